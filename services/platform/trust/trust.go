@@ -86,6 +86,16 @@ func (s *Snapshot) GrantKey(kid string, now time.Time) (ed25519.PublicKey, error
 	return nil, ErrUnknownKey
 }
 
+// GrantKeyEnds returns when a key's time is over, zero for a key that the folder does not name.
+func (s *Snapshot) GrantKeyEnds(kid string) time.Time {
+	for _, g := range s.GrantSigners {
+		if g.KID == kid {
+			return g.NotAfter
+		}
+	}
+	return time.Time{}
+}
+
 // Revoked reports whether the identity (a SPIFFE ID) is no longer let in.
 func (s *Snapshot) Revoked(identity string) bool {
 	_, ok := s.revoked[identity]

@@ -207,6 +207,9 @@ func TestGrantKeysHaveTheirTime(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
+	if ends, none := s.GrantKeyEnds("k1"), s.GrantKeyEnds("k2"); !ends.Equal(now.Add(time.Hour)) || !none.IsZero() {
+		t.Errorf("k1 ends at %v, and k2, which nobody knows, at %v", ends, none)
+	}
 	if !s.Revoked("spiffe://durward.local/gateway/old") || s.Revoked("spiffe://durward.local/gateway/main") {
 		t.Error("the revoked list is not what the file says")
 	}

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -73,6 +74,19 @@ func Leads(registry prometheus.Registerer, leads func() bool) {
 	}, func() float64 {
 		if leads() {
 			return 1
+		}
+		return 0
+	}))
+}
+
+// GrantKey registers until when the vault's signing key is trusted: ends is asked at each scrape, zero is a key that is not trusted any more.
+func GrantKey(registry prometheus.Registerer, ends func() time.Time) {
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "durward_vault_grant_key_expiry_timestamp_seconds",
+		Help: "When the key that this vault signs grants and permits with ends, in Unix time; 0 where grant_signers.yaml does not name it any more.",
+	}, func() float64 {
+		if at := ends(); !at.IsZero() {
+			return float64(at.Unix())
 		}
 		return 0
 	}))

@@ -92,3 +92,18 @@ func TestCounts(t *testing.T) {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 }
+
+func TestGrantKey(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	ends := time.Unix(1_800_000_000, 0)
+	GrantKey(registry, func() time.Time { return ends })
+	want := func(value float64) {
+		t.Helper()
+		if diff := cmp.Diff(map[string]float64{"durward_vault_grant_key_expiry_timestamp_seconds": value}, telemetrytest.Samples(t, registry)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	want(1.8e9)
+	ends = time.Time{}
+	want(0)
+}
