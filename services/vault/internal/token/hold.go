@@ -16,6 +16,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/reference"
 	"durward.internal/services/vault/internal/store"
 )
@@ -235,7 +236,7 @@ func (v *Values) mayAdopt(from, to, by string) (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case by == "" || kept.owner != owner(by) || v.cfg.Now().Sub(kept.born) >= lifeTime:
+	case by == "" || kept.owner != owner(by) || clock.Passed(kept.born, v.cfg.Now()) >= lifeTime:
 		return false, nil
 	}
 	return true, nil
@@ -250,7 +251,7 @@ func (v *Values) Forget(ctx context.Context, keep func(session string) bool) {
 	for session, h := range v.sessions {
 		wanted := keep(session)
 		h.mu.Lock()
-		inherited, kept, old := h.inherited, h.kept, now.Sub(h.born) >= lifeTime
+		inherited, kept, old := h.inherited, h.kept, clock.Passed(h.born, now) >= lifeTime
 		h.mu.Unlock()
 		if !old && (wanted || inherited && now.Sub(v.started) < restTime) {
 			continue
