@@ -223,6 +223,10 @@ func TestSealedCredentials(t *testing.T) {
 	if list := agent.Ask("list_services", nil); list.Status != "ok" {
 		t.Errorf("what needs no credential: %s", list.Raw)
 	}
+	told := func() bool { return strings.Contains(h.Run("", "status").Stdout, "sealed: what needs a stored credential does not start") }
+	if !told() {
+		t.Error("status does not say that the credentials are sealed")
+	}
 	if code := unseal("wrong horse"); code != 4 {
 		t.Errorf("a wrong passphrase: %d", code)
 	}
@@ -231,6 +235,9 @@ func TestSealedCredentials(t *testing.T) {
 	}
 	if code := unseal("correct horse"); code != 0 {
 		t.Fatalf("the passphrase: %d", code)
+	}
+	if told() {
+		t.Error("status says that they are sealed, and they are not")
 	}
 	if out := h.Run("correct horse", "vault", "rotate-keys", "--stdin"); out.Code != 0 {
 		t.Errorf("rotate: %+v", out)

@@ -71,6 +71,8 @@ type deep struct {
 	// unenforced are services whose network expectation nothing enforces.
 	unenforced []string
 	problems   map[string]string
+	// sealed: credentials are stored, and the vault cannot open them before a human hands it their passphrase.
+	sealed bool
 	// undoing is the mode of an interrupted switch that is being undone.
 	undoing string
 	// refused says which of its rules' files the vault refuses.
@@ -241,6 +243,10 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 		// What could not be had of these is left out: the executor's own line says that it does not answer.
 		wait.Go(func() { d.modes, _ = s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}) })
 		wait.Go(func() { d.undoing = undoing(ctx, s) })
+		wait.Go(func() {
+			list, err := s.Vault.Credentials.ListCredentials(ctx, &vaultv1.ListCredentialsRequest{})
+			d.sealed = err == nil && list.GetSealed() && len(list.GetCredentials()) > 0
+		})
 		if rules {
 			wait.Go(func() { d.refused = refusedRules(ctx, s) })
 		}
@@ -270,7 +276,7 @@ func (a *app) statusJSON(processes []processStatus, d deep, running installdir.P
 	value := map[string]any{
 		"home": a.Home.Dir, "processes": processes, "certificates": a.Home.Certificates(), "running": isRunning,
 		"mode": clean.Line(d.modes.GetCurrent(), 64), "network_not_enforced": cli.NonNil(d.unenforced),
-		"undoing": clean.Line(d.undoing, 64), "witnesses": d.witnesses,
+		"undoing": clean.Line(d.undoing, 64), "witnesses": d.witnesses, "credentials_sealed": d.sealed,
 	}
 	if isRunning {
 		value["up"] = running
@@ -348,6 +354,9 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 	}
 	if len(d.unenforced) > 0 {
 		a.Out.Printf("network  %s\n", a.Out.Yellow("not enforced: "+strings.Join(d.unenforced, ", ")))
+	}
+	if d.sealed {
+		a.Out.Printf("secrets  %s\n", a.Out.Yellow("sealed: what needs a stored credential does not start. Unseal them: "+a.Typed()+" vault unseal"))
 	}
 	if d.vault != nil {
 		a.Out.Printf("pending  %d   sessions %d   clients %d\n", d.vault.GetPending(), d.vault.GetSessions(), d.vault.GetClients())
