@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/database"
 )
 
@@ -140,10 +141,10 @@ func (l *Lease) leave() {
 func (l *Lease) Epoch() int64 { return l.epoch.Load() }
 
 // Lasts reports whether the server cannot have ended the session that holds the lead, so that no other process leads: this one was heard
-// less than LeaseTime ago.
+// less than LeaseTime ago, also where this machine stood still meanwhile.
 func (l *Lease) Lasts() bool {
 	heard := l.heard.Load()
-	return l.epoch.Load() != 0 && heard != nil && time.Since(*heard) < LeaseTime
+	return l.epoch.Load() != 0 && heard != nil && clock.Passed(*heard, time.Now()) < LeaseTime
 }
 
 // Migrate brings the schema up to that number, as database.Migrate has it: one process at a time, for as long as it takes.

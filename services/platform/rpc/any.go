@@ -101,7 +101,7 @@ func (a *Any) Close() error {
 // Invoke implements grpc.ClientConnInterface.
 func (a *Any) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	at := a.reached(ctx)
-	return a.moved(at, a.conn(at).Invoke(ctx, method, args, reply, opts...))
+	return a.moved(ctx, at, a.conn(at).Invoke(ctx, method, args, reply, opts...))
 }
 
 // NewStream implements grpc.ClientConnInterface.
@@ -109,18 +109,21 @@ func (a *Any) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 	at := a.reached(ctx)
 	s, err := a.conn(at).NewStream(ctx, desc, method, opts...)
 	if err != nil {
-		return nil, a.moved(at, err)
+		return nil, a.moved(ctx, at, err)
 	}
-	return &anyStream{s, a, at}, nil
+	return &anyStream{s, ctx, a, at}, nil
 }
 
 type anyStream struct {
 	grpc.ClientStream
-	any *Any
-	at  uint64
+	caller context.Context //nolint:containedctx // the stream's own ends with it
+	any    *Any
+	at     uint64
 }
 
-func (s *anyStream) RecvMsg(m any) error { return s.any.moved(s.at, s.ClientStream.RecvMsg(m)) }
+func (s *anyStream) RecvMsg(m any) error {
+	return s.any.moved(s.caller, s.at, s.ClientStream.RecvMsg(m))
+}
 
 // reached is the place of the process that calls go to, or of the next one that is there, so that a call is sent to somebody. Where
 // nobody is, it is the place that it was.
@@ -182,9 +185,10 @@ func there(ctx context.Context, conn *grpc.ClientConn) bool {
 
 func (a *Any) conn(at uint64) *grpc.ClientConn { return a.conns[at%uint64(len(a.conns))] }
 
-// moved goes on to the next after such an error of the one at that place, unless another call did.
-func (a *Any) moved(at uint64, err error) error {
-	if err != nil && elsewhere(err) && a.at.CompareAndSwap(at, at+1) {
+// moved goes on to the next after such an error of the one at that place, unless another call did. A caller that went away, whose call ends with
+// the same code, says nothing of the process.
+func (a *Any) moved(ctx context.Context, at uint64, err error) error {
+	if err != nil && elsewhere(err) && !errors.Is(ctx.Err(), context.Canceled) && a.at.CompareAndSwap(at, at+1) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.left[at%uint64(len(a.conns))] = true

@@ -60,7 +60,11 @@ func (s *standby) TailRecords(_ *auditv1.TailRecordsRequest, stream grpc.ServerS
 	if fail := s.told(); fail != nil {
 		return fail
 	}
-	return stream.Send(&auditv1.TailRecordsResponse{})
+	if err := stream.Send(&auditv1.TailRecordsResponse{}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return stream.Context().Err()
 }
 
 // nobody is an address at which nobody listens.
@@ -135,6 +139,39 @@ func TestAny(t *testing.T) {
 		if _, err := stream.Recv(); (err == nil) != want {
 			t.Errorf("a stream: %v", err)
 		}
+	}
+}
+
+// TestCallerThatWentAway: a call whose caller went away moves nobody.
+func TestCallerThatWentAway(t *testing.T) {
+	kit := platformtest.New(t)
+	first, second := &standby{}, &standby{}
+	var addresses []string
+	for _, s := range []*standby{first, second} {
+		addresses = append(addresses, kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
+			auditv1.RegisterLogServiceServer(r, s)
+			auditv1.RegisterHistoryServiceServer(r, s)
+		}))
+	}
+	any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(operator, "ada"), Address: addresses[0], Server: kit.ID(audit, "main")}, addresses[1:])
+	must(t, err)
+	defer any.Close()
+	log, history := auditv1.NewLogServiceClient(any), auditv1.NewHistoryServiceClient(any)
+	gone, leave := context.WithCancel(t.Context())
+	stream, err := history.TailRecords(gone, &auditv1.TailRecordsRequest{})
+	must(t, err)
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if _, err := log.GetHead(gone, &auditv1.GetHeadRequest{}); !fault.Is(fault.From(err), callv1.Code_CODE_UNAVAILABLE) {
+		t.Errorf("whose caller went away: %v", err)
+	}
+	if _, err := log.GetHead(t.Context(), &auditv1.GetHeadRequest{}); err != nil || first.count() != 2 || second.count() != 0 {
+		t.Errorf("%d calls of the first, %d of the second, %v", first.count(), second.count(), err)
 	}
 }
 

@@ -51,7 +51,8 @@ const (
 	windowBytes = 1 << 20
 	// maxConnectionAge makes every peer prove itself again.
 	maxConnectionAge = time.Hour
-	connectionGrace  = time.Minute
+	// connectionGrace is how long a call that has begun may still take: longer than the longest, a mutation's ten minutes.
+	connectionGrace = 11 * time.Minute
 	// drainTime is how long calls may take to end once the server is told to.
 	drainTime = 5 * time.Second
 	// handshakeTime bounds TLS and HTTP/2 set-up.

@@ -100,6 +100,9 @@ func program(s *settings.Settings) process.Program {
 }
 
 func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err error) {
+	// What watches files and certificates ends with the lead, too.
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	unlock, err := process.LockState(s.StateDir)
 	if err != nil {
 		return err

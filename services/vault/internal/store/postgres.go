@@ -188,7 +188,18 @@ func (p *server) within(ctx context.Context, f func(writer) error) error {
 	if err := w.total(ctx); err != nil {
 		return unavailable(err)
 	}
-	if err := tx.Commit(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
+		return unavailable(err)
+	}
+	// A commit that is cut off is one of which nobody knows whether it holds, and the end of the lead: it has its own time, whatever its caller's
+	// is and however long the others held it up.
+	committing := context.WithoutCancel(ctx)
+	if _, bounded := ctx.Deadline(); bounded {
+		var cancel context.CancelFunc
+		committing, cancel = context.WithTimeout(committing, postgres.AnswerTime)
+		defer cancel()
+	}
+	if err := tx.Commit(committing); err != nil {
 		p.give() // whether it is there, the next one to lead reads
 		return unavailable(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}

@@ -263,6 +263,43 @@ func TestPostgresUnknownCommit(t *testing.T) {
 	}
 }
 
+// TestPostgresLateCommit: a commit that takes longer than its caller waits is no unknown one, and does not end the lead.
+func TestPostgresLateCommit(t *testing.T) {
+	s := installed.Start(t)
+	first := takeOver(t, standby(t, settings(s), t.TempDir()))
+	s.SQL(t, vaultDB, `CREATE TABLE done (x int); GRANT SELECT, INSERT ON done TO PUBLIC;
+		CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN WHILE NOT EXISTS (SELECT FROM done) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON tokens DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()`)
+	e, ok := first.engine.(*server)
+	if !ok {
+		t.Fatal("not on a server")
+	}
+	other, err := e.Alone(t.Context())
+	must(t, err)
+	defer other.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
+	ctx, cancel := context.WithCancel(t.Context())
+	kept := make(chan error, 1)
+	go func() { kept <- first.KeepTokens(ctx, "s", []Token{{Ref: "r", Value: []byte("v"), At: time.Now()}}) }()
+	for committing := 0; committing == 0; {
+		must(t, other.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'commit' AND state = 'active'`).Scan(&committing))
+		select {
+		case err := <-kept:
+			t.Fatalf("it ended before its commit began: %v", err)
+		default:
+		}
+	}
+	cancel()
+	_, err = other.Exec(t.Context(), `INSERT INTO done VALUES (1)`)
+	must(t, err)
+	if err := <-kept; err != nil {
+		t.Errorf("a commit that its caller did not wait for: %v", err)
+	}
+	must(t, first.Insert(t.Context(), full("after")))
+	if list, err := first.Tokens(t.Context(), "s"); err != nil || len(list) != 1 {
+		t.Errorf("kept: %v, %v", list, err)
+	}
+}
+
 func sealKey(t *testing.T, s *Store) string {
 	t.Helper()
 	e, ok := s.engine.(*server)
