@@ -11,10 +11,14 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/grpc"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/live"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
 )
 
 const (
@@ -132,6 +136,24 @@ func EachOf[T any](ctx context.Context, stream interface{ Recv() (T, error) }, e
 			return err
 		}
 		if err := f(message); err != nil {
+			return err
+		}
+	}
+}
+
+// lasted is how long a stream must have gone on to be opened again.
+const lasted = time.Minute
+
+// Follow is EachOf for a stream that is opened again where its connection ended after a while: servers have each peer prove itself anew every
+// hour or so. again: it is not the first.
+func Follow[T any](ctx context.Context, now func() time.Time, ended error, open func(again bool) (grpc.ServerStreamingClient[T], error), f func(*T) error) error {
+	for again := false; ; again = true {
+		began := now()
+		stream, err := open(again)
+		if err == nil {
+			err = EachOf(ctx, stream, ended, f)
+		}
+		if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || fault.FromPeer(err) || now().Sub(began) < lasted {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -271,11 +272,13 @@ func (d *desk) Act(ctx context.Context, tool, service string) (*tui.Proposal, er
 }
 
 func (d *desk) Logs(ctx context.Context, service string, tell func([]string)) error {
-	stream, err := d.s.Executor.FollowLogs(ctx, &executorv1.FollowLogsRequest{ServiceId: service, Lines: tui.KeptLines})
-	if err != nil {
-		return plain(err)
-	}
-	return plain(cli.EachOf(ctx, stream, errors.New("the executor ended the log"), func(said *executorv1.FollowLogsResponse) error {
+	return plain(cli.Follow(ctx, d.a.Now, errors.New("the executor ended the log"), func(again bool) (grpc.ServerStreamingClient[executorv1.FollowLogsResponse], error) {
+		lines := uint32(tui.KeptLines)
+		if again {
+			lines = 0 // they were shown
+		}
+		return d.s.Executor.FollowLogs(ctx, &executorv1.FollowLogsRequest{ServiceId: service, Lines: lines})
+	}, func(said *executorv1.FollowLogsResponse) error {
 		tell(output.Each(said.GetLines(), func(line string) string { return clean.Text(line, cli.MaxLogLine) }))
 		return nil
 	}))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
@@ -318,15 +319,19 @@ func (a *app) tail(ctx context.Context, s *cli.Session, before uint64, q *auditv
 	if err := l.Close(); err != nil {
 		return err
 	}
-	stream, err := s.Audit.TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: size - min(size, before), Filter: q})
-	if err != nil {
-		return err
-	}
+	return a.follow(ctx, s, size-min(size, before), q)
+}
+
+// follow shows the records from an index on, and those that come.
+func (a *app) follow(ctx context.Context, s *cli.Session, next uint64, q *auditv1.SearchRecordsRequest) error {
 	ended := cli.Unreachable("Start it again.", "audit ended the stream")
-	return cli.EachOf(ctx, stream, ended, func(response *auditv1.TailRecordsResponse) error {
+	return cli.Follow(ctx, a.Now, ended, func(bool) (grpc.ServerStreamingClient[auditv1.TailRecordsResponse], error) {
+		return s.Audit.TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: next, Filter: q})
+	}, func(response *auditv1.TailRecordsResponse) error {
 		if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
 			return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
 		}
+		next = response.GetEntry().GetIndex() + 1
 		return a.ShowLine(response.GetEntry(), func() { a.Out.Printf("%s\n", a.storyLine(response.GetEntry())) })
 	})
 }
