@@ -124,12 +124,15 @@ func (f *frames) forgetAll() {
 	clear(f.pending)
 }
 
-// unheard reports whether the first question of the newest revision has no answer yet.
-func (f *frames) unheard() bool {
+// unheard reports whether the first question of the newest revision has no answer yet. Then, if it is the last word, none that comes later counts.
+func (f *frames) unheard(last bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, call := range f.pending {
 		if call.Method == "server/discover" {
+			if last {
+				f.pending = map[string]jsonrpc.Request{"no answer's id": call}
+			}
 			return true
 		}
 	}

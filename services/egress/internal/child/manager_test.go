@@ -122,9 +122,9 @@ func TestOlderNoMore(t *testing.T) {
 func TestOlderHasItsTime(t *testing.T) {
 	t.Parallel()
 	server := pinned("older")
-	server.Entry.Timeouts.Ready = 3 * time.Second
+	server.Entry.Timeouts.Ready = 8 * time.Second
 	m := New(Config{Env: environment, Start: func(ctx context.Context, server *downstream.Pinned, principal string, env map[string]string) (*Process, error) {
-		time.Sleep(1600 * time.Millisecond) // a program that takes its time: twice that is more than Ready
+		time.Sleep(4100 * time.Millisecond) // a program that takes its time: twice that is more than Ready
 		return execute(ctx, server, principal, env)
 	}})
 	t.Cleanup(m.Close)

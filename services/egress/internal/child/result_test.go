@@ -150,6 +150,23 @@ func TestSloppyFrames(t *testing.T) {
 	}
 }
 
+// TestAnAnswerToWhatWasGivenUp counts no more: else the end that follows, which is ours, would be told as the server's own.
+func TestAnAnswerToWhatWasGivenUp(t *testing.T) {
+	one, err := jsonrpc.MakeID(1.0)
+	must(t, err)
+	for _, given := range []bool{false, true} {
+		frames := &frames{}
+		frames.sent(&jsonrpc.Request{ID: one, Method: "server/discover"})
+		if !frames.unheard(given) {
+			t.Error("it has an answer before one came")
+		}
+		message, err := frames.received([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no such method"}}`))
+		if err != nil || (message == nil) != given || frames.unheard(false) != given {
+			t.Errorf("given up %v: %v passes, %v; it is unheard: %v", given, message, err, frames.unheard(false))
+		}
+	}
+}
+
 // FuzzFrames: whatever a server says, what passes is an answer to the call that waits, and only one, with known fields; or a question of two
 // kinds or a form. It is within the bounds, and its own rebuilt form.
 func FuzzFrames(f *testing.F) {

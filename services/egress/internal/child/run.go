@@ -154,7 +154,7 @@ func (r *run) open(late *time.Timer) error {
 	r.instance.older = false // unless it begins so again: its program may be another by now
 	r.manager.mu.Unlock()
 	err := r.connect(older)
-	if r.ctx.Err() == nil && r.process != nil && r.frames.unheard() {
+	if r.ctx.Err() == nil && r.process != nil && r.frames.unheard(false) {
 		r.process.Kill()
 		<-r.exited
 		r.frames.forgetAll()
@@ -188,7 +188,7 @@ func (r *run) connect(older bool) error {
 	}
 	r.endMute(r.timeouts.Ready/3, false)
 	r.session, err = newClient(&r.server.Entry, r.elicit).Connect(r.ctx, &closing{transport, r.ctx}, options)
-	if err != nil && (r.process == nil || !r.frames.unheard()) {
+	if err != nil && (r.process == nil || !r.frames.unheard(false)) {
 		return r.reason(err)
 	}
 	return err
@@ -200,14 +200,14 @@ func (r *run) endMute(after time.Duration, starting bool) {
 	time.AfterFunc(after, func() {
 		r.manager.mu.Lock()
 		defer r.manager.mu.Unlock()
-		if r.ctx.Err() != nil || r.process == nil || !r.frames.unheard() {
+		if r.ctx.Err() != nil || r.process == nil || !r.frames.unheard(false) {
 			return
 		}
 		if still := r.frames.unread(r.process.Stdin); still || starting {
 			r.endMute(r.timeouts.Ready/10, still)
-			return
+		} else if r.frames.unheard(true) { // or its answer, which comes just now, would have its end count as its own
+			r.process.Kill()
 		}
-		r.process.Kill()
 	})
 }
 
@@ -255,14 +255,13 @@ func (r *run) transport() (mcp.Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it does not start: %w", err)
 	}
-	exited := make(chan struct{})
+	exited, logged, drained := make(chan struct{}), make(chan struct{}), make(chan struct{}) // of the last two nothing more is read
 	m.mu.Lock()
 	r.process, r.exited = process, exited
 	if m.frozen { // of a server that is started again, the process of before could be held
 		r.instance.stop(errFrozen)
 	}
 	m.mu.Unlock()
-	logged, drained := make(chan struct{}), make(chan struct{}) // nothing more is read of it
 	go func() {
 		defer close(logged)
 		r.instance.log.Follow(process.Stderr)
@@ -282,7 +281,7 @@ func (r *run) transport() (mcp.Transport, error) {
 		if err != nil {
 			why += ": " + clean.Line(err.Error(), maxMessage)
 		}
-		if !r.frames.unheard() || r.frames.unread(process.Stdin) { // what did not read the question did not end over it
+		if !r.frames.unheard(false) || r.frames.unread(process.Stdin) { // what did not read the question did not end over it
 			r.end(errors.New(why))
 		}
 	}()
@@ -299,7 +298,7 @@ func (r *run) transport() (mcp.Transport, error) {
 			case <-exited:
 			case <-time.After(grace):
 			}
-			if r.frames.unheard() {
+			if r.frames.unheard(false) {
 				return
 			}
 		}
