@@ -244,7 +244,7 @@ func definite(err error) bool {
 		driver.ErrSealed, driver.ErrNoCredential, driver.ErrOnlyByCall,
 	} {
 		if errors.Is(err, known) {
-			return !errors.Is(err, driver.ErrUnknown)
+			return !errors.Is(err, driver.ErrUnknown) && !errors.Is(err, errTimeout)
 		}
 	}
 	return false
@@ -319,13 +319,20 @@ func changedSince(s *catalog.Service) error {
 		fault.WithCause(&failure{driver.CauseChanged, driver.ErrChanged}))
 }
 
-// launch starts the service unless its manager is at that already. A panic of the driver is a failure of this start.
+// launch starts the service unless its manager is at that already. A panic of the driver is a failure of this start. A manager may wait
+// without end: systemd does for what a unit needs first.
 func (m *Manager) launch(ctx context.Context, d Driver, s *catalog.Service, definition string, begin driver.Begin) error {
 	return m.guarded(ctx, s, func() error {
 		if d.Status(s).State == driver.Starting {
 			return nil
 		}
-		return start(ctx, d, s, definition, begin)
+		bounded, cancel := context.WithTimeout(ctx, s.StartTimeout())
+		defer cancel()
+		err := start(bounded, d, s, definition, begin)
+		if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+			return &failure{errTimeout.cause, fmt.Errorf("%w: %w", errTimeout, err)}
+		}
+		return err
 	})
 }
 

@@ -79,6 +79,33 @@ func TestReadinessIsByStall(t *testing.T) {
 	}
 }
 
+// TestStartTimeoutBoundsTheManager: one that never gets as far as the program keeps nobody from the GPU beyond start_timeout_s.
+func TestStartTimeoutBoundsTheManager(t *testing.T) {
+	for name, hangs := range map[string]error{"systemd": driver.ErrNotStarted, "Docker": driver.ErrNoManager} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSleeper(t)
+				w.program.hangs = hangs
+				began := time.Now()
+				_, err := w.Start(t.Context(), w.s)
+				wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: "+driver.CauseTimeout)
+				if took := time.Since(began); took != w.s.StartTimeout() {
+					t.Errorf("it took %s", took)
+				}
+				if state := w.program.Status(w.s).State; state != driver.Stopped {
+					t.Errorf("what it left was not stopped: %v", state)
+				}
+				if v := w.Status(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseTimeout {
+					t.Errorf("then it is %v", v)
+				}
+				release, err := w.cfg.Leases.Loading(w.s)
+				must(t, err)
+				release()
+			})
+		})
+	}
+}
+
 // cpu writes what the kernel would.
 func cpu(w *sleeper, us int) {
 	dir := filepath.Join(w.host.cgroups, "chat")

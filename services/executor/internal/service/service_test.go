@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -36,6 +37,8 @@ type program struct {
 	sightAfter driver.Status
 	// took and begins are how long a start takes before it begins and while it does; a stop takes took.
 	took, begins time.Duration
+	// hangs, if not nil, is what a start fails with when its time is over, and not before.
+	hangs error
 	// said is how much it has logged.
 	said          int
 	definitionErr error
@@ -66,9 +69,14 @@ func (p *program) leave() {
 	p.busy--
 }
 
-func (p *program) Start(_ context.Context, _ *catalog.Service, definition string, begin driver.Begin) error {
+func (p *program) Start(ctx context.Context, _ *catalog.Service, definition string, begin driver.Begin) error {
 	if p.panics {
 		panic("a fault in a driver")
+	}
+	if p.hangs != nil {
+		p.set(driver.Status{State: driver.Starting})
+		<-ctx.Done()
+		return fmt.Errorf("%w: %w", p.hangs, context.Cause(ctx))
 	}
 	p.enter()
 	defer p.leave()
