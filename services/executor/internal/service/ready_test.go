@@ -28,7 +28,8 @@ func TestReadinessIsByStall(t *testing.T) {
 	for name, sign := range map[string]func(w *sleeper, n int){
 		"none":                  nil,
 		"its health answer":     func(w *sleeper, n int) { w.answers.mu.Lock(); w.answers.mark = fmt.Sprint(n); w.answers.mu.Unlock() },
-		"its log":               func(w *sleeper, n int) { w.program.mu.Lock(); w.program.said = n; w.program.mu.Unlock() },
+		"its log":               func(w *sleeper, n int) { logs(w, n) },
+		"its log, at first":     func(w *sleeper, n int) { logs(w, min(500*(n-1), 500)) },
 		"its memory":            func(w *sleeper, n int) { w.bench.hold(uint32(100 * n)) },
 		"its memory, and back":  func(w *sleeper, n int) { w.bench.hold(uint32(1000 + n%2*100)) },
 		"its processor":         func(w *sleeper, n int) { cpu(w, n*9_000_000) },
@@ -104,6 +105,13 @@ func TestStartTimeoutBoundsTheManager(t *testing.T) {
 			})
 		})
 	}
+}
+
+// logs is how much the program has logged.
+func logs(w *sleeper, lines int) {
+	w.program.mu.Lock()
+	defer w.program.mu.Unlock()
+	w.program.said = lines
 }
 
 // cpu writes what the kernel would.

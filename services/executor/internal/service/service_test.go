@@ -122,10 +122,18 @@ func (p *program) Definition(context.Context, *catalog.Service) (string, error) 
 	return cmp.Or(p.definition, "sha256:1"), p.definitionErr
 }
 
-func (p *program) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
+func (p *program) Logs(_ context.Context, _ *catalog.Service, cursor string, lines int) (driver.Page, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return driver.Page{Cursor: strconv.Itoa(p.said)}, nil
+	end := p.said
+	if cursor != "" {
+		place, err := strconv.Atoi(cursor)
+		if err != nil {
+			return driver.Page{}, err
+		}
+		end = min(place+lines, p.said)
+	}
+	return driver.Page{Cursor: strconv.Itoa(end), More: end < p.said}, nil
 }
 
 func (p *program) set(status driver.Status) {

@@ -51,7 +51,8 @@ func (g *signs) moved(ctx context.Context, status driver.Status, mark string) bo
 		return moved
 	}
 	g.next = now.Add(signInterval)
-	if page, err := g.m.driver(g.service).Logs(ctx, g.service, g.cursor, 1); err == nil && page.Cursor != g.cursor {
+	// Read from its end: a page after the cursor would be one line further each time, long after the last was written.
+	if page, err := g.m.driver(g.service).Logs(ctx, g.service, "", 1); err == nil && page.Cursor != g.cursor {
 		moved, g.cursor = true, page.Cursor
 	}
 	if mib := g.m.Measured(g.service); mib >= g.mib+grownMiB {
