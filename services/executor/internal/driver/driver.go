@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 )
 
@@ -151,14 +152,18 @@ func Cause(err error) string {
 	return CauseNotStarted
 }
 
-// PortFree reports as an error that somebody listens where a service will; port 0 is always free.
+// PortFree reports as an error that somebody listens where a service will; port 0 is always free. That the executor itself may not listen
+// there, as below port 1024, says nothing of others.
 func PortFree(at netip.AddrPort) error {
 	if at.Port() == 0 {
 		return nil
 	}
 	l, err := net.Listen("tcp", at.String())
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
 		return err
+	case err != nil:
+		return nil
 	}
 	return l.Close()
 }
