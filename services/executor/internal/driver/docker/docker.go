@@ -272,7 +272,9 @@ func (d *Driver) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 		case alive(after.Container.State):
 			return false, fmt.Errorf("%w: container %.12s", driver.ErrNotStopped, c.ID)
 		}
+		c = after.Container
 	}
+	d.settle(s.ID, c)
 	if err := d.retire(ctx, s, c); err != nil {
 		d.cfg.Logger.Warn("a container that was stopped keeps its name", "service_id", s.ID, "error", err)
 	}

@@ -389,6 +389,20 @@ func TestWhy(t *testing.T) {
 // fake is a daemon that answers GETs by the end of their paths, and keeps its stream of events open.
 func fake(t *testing.T, socket, version string, answers map[string]string) *http.Server {
 	t.Helper()
+	return speaking(t, socket, version, func(w http.ResponseWriter, r *http.Request) {
+		for end, answer := range answers {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, end) {
+				fmt.Fprint(w, answer)
+				return
+			}
+		}
+		http.NotFound(w, r)
+	})
+}
+
+// speaking is a daemon that keeps its stream of events open, and answers the rest by a function.
+func speaking(t *testing.T, socket, version string, answer http.HandlerFunc) *http.Server {
+	t.Helper()
 	l, err := net.Listen("unix", socket)
 	must(t, err)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -400,15 +414,9 @@ func fake(t *testing.T, socket, version string, answers map[string]string) *http
 			// A client that is gone needs no events.
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
-			return
+		default:
+			answer(w, r)
 		}
-		for end, answer := range answers {
-			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, end) {
-				fmt.Fprint(w, answer)
-				return
-			}
-		}
-		http.NotFound(w, r)
 	})}
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { _ = srv.Close() })

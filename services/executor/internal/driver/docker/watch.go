@@ -39,6 +39,8 @@ type watcher struct {
 	seen map[string][]sighting
 	// stale are the ids of containers that something happened to since they were inspected.
 	stale map[string]bool
+	// settled, by service, are the ends that Stop asked for or was told of. A container that was made keeps it in its name.
+	settled map[string]string
 	// wake has a look made before its time.
 	wake chan struct{}
 
@@ -53,12 +55,14 @@ type sighting struct {
 	summary container.Summary
 	mode    container.NetworkMode
 	status  driver.Status
+	// end is the container's last one.
+	end string
 }
 
 // watch begins the observation. The first look is waited for, so that services which run already are not taken for stopped.
 func (d *Driver) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
-	d.cancel, d.wake = cancel, make(chan struct{}, 1)
+	d.cancel, d.wake, d.settled = cancel, make(chan struct{}, 1), map[string]string{}
 	d.look(ctx)
 	d.done.Go(func() { d.listen(ctx) })
 	d.done.Go(func() { d.observe(ctx) })
@@ -179,8 +183,24 @@ func (d *Driver) status(ctx context.Context, c container.Summary, before []sight
 		out.mode = got.Container.HostConfig.NetworkMode
 	}
 	out.summary.State = got.Container.State.Status
+	out.end = end(got.Container)
 	out.status = d.describe(ctx, got.Container)
 	return out
+}
+
+// end tells a container's last end from every other, and from other containers'.
+func end(c container.InspectResponse) string {
+	if c.State == nil {
+		return ""
+	}
+	return c.ID + " " + c.State.FinishedAt
+}
+
+// settle notes that the end of a service's container was meant to be.
+func (d *Driver) settle(id string, c container.InspectResponse) {
+	d.seenMu.Lock()
+	defer d.seenMu.Unlock()
+	d.settled[id] = end(c)
 }
 
 // describe says what an inspected container is.
@@ -256,7 +276,7 @@ func (d *Driver) Status(s *catalog.Service) driver.Status {
 		return driver.Status{State: driver.Stopped}
 	}
 	d.seenMu.Lock()
-	known, all := d.known, d.seen[s.ID]
+	known, all, settled := d.known, d.seen[s.ID], d.settled[s.ID]
 	d.seenMu.Unlock()
 	if !known {
 		return driver.Status{State: driver.Unknown, Cause: driver.CauseNoManager, Network: unlooked(s)}
@@ -276,8 +296,9 @@ func (d *Driver) Status(s *catalog.Service) driver.Status {
 		if c.summary.ID == id {
 			out := c.status
 			out.Network = enforced(s, c.mode)
-			if s.Container.Adopt && out.State == driver.Ended && out.Cause == driver.CauseExited && asked(c.summary.Status) {
-				// Nobody wrote down who ended it: an orderly end counts as asked for.
+			// Where nobody wrote down who ended it, an orderly end counts as asked for.
+			meant := c.end == settled || out.Cause == driver.CauseExited && asked(c.summary.Status)
+			if s.Container.Adopt && out.State == driver.Ended && meant {
 				out.State, out.Cause = driver.Stopped, ""
 			}
 			return out
