@@ -67,7 +67,7 @@ func (j journal) page(ctx context.Context, unit, cursor string, n int) (driver.P
 	}
 	lines, last, err := j.read(ctx, n+1+driver.Around, args...)
 	var before []string
-	if refused := (*exec.ExitError)(nil); errors.As(err, &refused) && len(args) > 1 {
+	if refused := (*exec.ExitError)(nil); errors.As(err, &refused) && refused.Exited() && len(args) > 1 {
 		// journalctl finds no such place. The oldest lines are better than none.
 		lines, last, err = j.read(ctx, n+1+driver.Around, match)
 	} else if err == nil && len(lines) > 0 && len(args) > 1 {
@@ -157,7 +157,7 @@ func (j journal) run(ctx context.Context, n int, args []string) ([]string, curso
 		cancel() // it may have gigabytes more to print
 	}
 	if werr := cmd.Wait(); err == nil && werr != nil && !full {
-		err = fmt.Errorf("journalctl: %w: %s", werr, complaint.String())
+		err = fmt.Errorf("journalctl: %w: %s", cmp.Or(ctx.Err(), werr), complaint.String())
 	}
 	return lines, places, err
 }

@@ -165,6 +165,14 @@ func TestPageFails(t *testing.T) {
 	if _, err := (journal{program: "/nowhere/journalctl"}).page(t.Context(), "x.service", "", 3); err == nil {
 		t.Error("without journalctl there was a page")
 	}
+	// One that is killed before it answers does not say that the place is gone.
+	for end, patience := range map[string]time.Duration{"kill -KILL $$": time.Minute, "exec sleep 60": time.Second} {
+		j, _ := journalctl(t, `case "$*" in *after*) `+end+" ;; esac\n"+printed(line(1, `"a"`)))
+		j.patience = patience
+		if got, err := j.page(t.Context(), "x.service", place(9), 3); err == nil {
+			t.Errorf("%s: %+v", end, got)
+		}
+	}
 }
 
 // It stops where enough was read, however much there is.
