@@ -297,6 +297,15 @@ func TestLogPages(t *testing.T) {
 	if page, err := readPage(bytes.NewReader(log), from, 2); err != nil || !slices.Equal(page.Lines, whole[5:7]) || !slices.Equal(page.Before, whole[:5]) {
 		t.Errorf("%+v, %v", page, err)
 	}
+	// Lines before the place that were rotated away are not made up for by later ones.
+	from.since, from.skip = t0, 9
+	later := slices.Concat(frame(1, t0.Add(time.Minute), "a\n"), frame(1, t0.Add(time.Minute-1), "b\n"), frame(1, t0.Add(2*time.Minute), "c\n"))
+	for _, kept := range [][]byte{nil, frame(1, t0.Add(disorder), "kept\n")} {
+		page, err := readPage(bytes.NewReader(slices.Concat(kept, later)), from, 9)
+		if err != nil || !slices.Equal(page.Lines, []string{"a", "b", "c"}) {
+			t.Errorf("after a rotation: %+v, %v", page, err)
+		}
+	}
 	long := frame(1, t0, strings.Repeat("x", 2*maxLine)+"\n")
 	if page, err := readPage(bytes.NewReader(long), position{}, 1); err != nil || len(page.Lines[0]) != maxLine {
 		t.Errorf("a long line: %d, %v", len(page.Lines[0]), err)

@@ -163,6 +163,9 @@ func readPage(r io.Reader, from position, lines int) (driver.Page, error) {
 		if err != nil {
 			return driver.Page{}, err
 		}
+		if !from.since.IsZero() && line.at.After(from.since.Add(disorder)) {
+			from.skip = 0 // it came after all that lay before the place, and what is missing of that was rotated away
+		}
 		switch old := line.at.Before(from.since); {
 		case page.More:
 			page.After = append(page.After, line.text)
