@@ -222,7 +222,7 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	d.mu.Unlock()
 	if old != nil && old.Boot == d.boot && !alive(old.identity()) {
 		// If no executor saw its leader end, other programs of its group may hold the port, or memory, and the new record forgets them.
-		sweep(old.identity())
+		d.sweepUngrouped(old, old.identity())
 		d.empty(old)
 	}
 	if err := driver.PortFree(s.Address()); err != nil {
@@ -410,7 +410,7 @@ func (d *Driver) Stop(_ context.Context, s *catalog.Service) (bool, error) {
 	}
 	if r.Boot != d.boot || !alive(who) {
 		if r.Boot == d.boot {
-			sweep(who)
+			d.sweepUngrouped(r, who)
 			d.clear(r)
 		}
 		d.forget(s.ID)
@@ -446,9 +446,17 @@ func goneWithin(who identity, patience time.Duration) bool {
 	return true
 }
 
+// sweepUngrouped sweeps for a program that ended at some time, unless its control group holds all that it left. Days later the number of
+// its process group may be that of a stranger's whose leader has ended as well, as a daemon's does.
+func (d *Driver) sweepUngrouped(r *record, who identity) {
+	if d.group(r) == nil {
+		sweep(who)
+	}
+}
+
 // sweep kills what is left of a group whose leader has ended, and waits for its end: the kernel frees what it held. While a group has
-// members, the kernel gives its number to no new process; so either the members are ours, or a stranger with that very pid is alive, and
-// then it is left alone.
+// members, the kernel gives its number to no new process; so if it was ours a moment ago, either the members are ours, or a stranger with
+// that very pid is alive, and then it is left alone.
 func sweep(who identity) {
 	if who.pid == 0 {
 		return // kill(2) takes 0 for the group of this process

@@ -89,6 +89,41 @@ func TestAStartWhoseProgramIsNotSeen(t *testing.T) {
 	}
 }
 
+// TestAStrangersGroupIsLeftAlone: the number of a service that ended is now that of a group whose leader ended too, as a daemon's does.
+func TestAStrangersGroupIsLeftAlone(t *testing.T) {
+	d, err := New(Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	defer d.Close()
+	s := &catalog.Service{
+		ID: "demo", Driver: catalog.DriverProcess, RunAs: "nobody", StopTimeoutS: 1, LogMaxBytes: 64 << 10, WorkingDir: "/",
+		Argv: []string{"/bin/true"},
+	}
+	leader := exec.Command("/bin/sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!")
+	leader.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := leader.Output()
+	must(t, err)
+	stranger, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	must(t, err)
+	defer func() { _ = unix.Kill(stranger, unix.SIGKILL) }()
+	for name, act := range map[string]func() error{
+		"start": func() error { return start(t.Context(), d, s) },
+		"stop":  func() error { _, err := d.Stop(t.Context(), s); return err },
+	} {
+		must(t, start(t.Context(), d, s))
+		eventually(t, "it ends", func() bool { return d.Status(s).State == driver.Ended })
+		r, err := readRecord(d.recordFile("demo"))
+		must(t, err)
+		r.PID, r.Start = leader.Process.Pid, 1
+		must(t, d.save(r))
+		if err := act(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if st, err := stat(stranger); err != nil || !st.runs() {
+			t.Errorf("%s: a stranger was killed", name)
+		}
+	}
+}
+
 // The shipped drop-in lets the executor change users. Its services get nothing of that: one could make itself root with it.
 func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
 	dropIn := testfile.Read(t, "../../../../../deploy/systemd/durward-executor.service.d/executor-process.conf")
