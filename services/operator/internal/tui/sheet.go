@@ -1,6 +1,32 @@
 package tui
 
-import "durward.internal/services/operator/internal/approval"
+import (
+	"context"
+
+	tea "charm.land/bubbletea/v2"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+)
+
+// look looks at an operation, unless that is on its way.
+func (m *Model) look(op *vaultv1.Operation, number string) tea.Cmd {
+	id := op.GetOperationId()
+	if m.loading[id] {
+		return nil
+	}
+	m.loading[id] = true
+	return m.call(func(ctx context.Context) tea.Msg { return cardMsg{m.backend.Card(ctx, op, number)} })
+}
+
+// lookAgain looks at the chosen request once more where no plan of it could be had.
+func (m *Model) lookAgain() tea.Cmd {
+	card, ok := m.cards[m.selected]
+	if !ok || card.Problem == "" {
+		return nil
+	}
+	return m.look(card.Operation, card.Number)
+}
 
 // brought takes what a look at an operation brought. It is shown only as the answer to the last look, while the cursor is on
 // that operation still and nothing else is read or typed: a document never appears under another request's name, or under a key that
@@ -22,10 +48,14 @@ func (m *Model) brought(msg proposed) {
 	m.show(msg.operation, msg.proposal)
 }
 
-// show puts a document on the screen, under the card of the operation that it is about.
+// show puts a document on the screen, under the card of the operation that it is about. The card is as the executor had it when the
+// statement was made, which may be long after the request came.
 func (m *Model) show(operation string, p *Proposal) {
 	if op := m.pending(operation); op != nil && !m.own {
-		p.Document.About = m.card(op).Sheet(m.now())
+		card := m.card(op)
+		card.Preview, card.Problem = p.Preview, ""
+		m.cards[operation] = card
+		p.Document.About = card.Sheet(m.now())
 	}
 	m.mode, m.proposal = modeSheet, p
 	m.unfold(false)

@@ -58,7 +58,9 @@ type Backend interface {
 type Proposal struct {
 	Number   string
 	Document approval.Document
-	Submit   func(context.Context, *callv1.HumanStatement) (string, error)
+	// Preview is the executor's answer that the statement about an operation was made of.
+	Preview *executorv1.PreviewCallResponse
+	Submit  func(context.Context, *callv1.HumanStatement) (string, error)
 	// Then goes on after Submit for as long as it takes, and says how it ended; nil: there is nothing more.
 	Then func(context.Context) (string, error)
 }
@@ -256,7 +258,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tick:
 		if m.repaint--; m.repaint <= 0 {
 			m.repaint = repaintEvery
-			return m, tea.Batch(ticking(), tea.ClearScreen)
+			return m, tea.Batch(ticking(), tea.ClearScreen, m.lookAgain())
 		}
 		return m, ticking()
 	case tea.KeyPressMsg:
@@ -321,8 +323,7 @@ func (m *Model) take(v Vault) tea.Cmd {
 		if card, ok := m.cards[id]; ok {
 			card.Operation, card.Number = op, numbers[id]
 			m.cards[id] = card
-		} else if !m.loading[id] {
-			m.loading[id] = true
+		} else {
 			look = append(look, m.look(op, numbers[id]))
 		}
 	}
@@ -373,10 +374,6 @@ func (m *Model) abandon() {
 		m.job++
 		m.busy, m.looking = "", false
 	}
-}
-
-func (m *Model) look(op *vaultv1.Operation, number string) tea.Cmd {
-	return m.call(func(ctx context.Context) tea.Msg { return cardMsg{m.backend.Card(ctx, op, number)} })
 }
 
 // call runs f with a deadline, off the screen's own goroutine.

@@ -43,6 +43,8 @@ type desk struct {
 	held       bool
 	signErr    error
 	cardReason string
+	// plan is a step of the executor's plan before its last.
+	plan []string
 	// logs are what a service's log says.
 	logs [][]string
 }
@@ -54,7 +56,17 @@ func (d *desk) note(format string, args ...any) {
 func (d *desk) Follow(context.Context, func(tea.Msg)) {}
 
 func (d *desk) Card(_ context.Context, op *vaultv1.Operation, number string) approval.Card {
-	return approval.Card{Number: number, Operation: op, Preview: preview(), Problem: d.cardReason}
+	if d.cardReason != "" {
+		return approval.Card{Number: number, Operation: op, Problem: d.cardReason}
+	}
+	return approval.Card{Number: number, Operation: op, Preview: d.preview()}
+}
+
+// preview is what the executor says now.
+func (d *desk) preview() *executorv1.PreviewCallResponse {
+	p := preview()
+	p.Plan = append(slices.Clone(d.plan), p.Plan...)
+	return p
 }
 
 func preview() *executorv1.PreviewCallResponse {
@@ -76,7 +88,7 @@ func (d *desk) Approve(_ context.Context, op *vaultv1.Operation, number string) 
 	if err != nil {
 		return nil, err
 	}
-	return &Proposal{Number: number, Document: approval.DocumentOf(st, preview().GetSubject().GetEntry())}, nil
+	return &Proposal{Number: number, Document: approval.DocumentOf(st, preview().GetSubject().GetEntry()), Preview: d.preview()}, nil
 }
 
 func (d *desk) Scope(_ context.Context, op *vaultv1.Operation, number string, w approval.Within) (*Proposal, error) {
@@ -89,7 +101,7 @@ func (d *desk) Scope(_ context.Context, op *vaultv1.Operation, number string, w 
 	if err != nil {
 		return nil, err
 	}
-	return &Proposal{Number: number, Document: approval.ScopeSheet(st, []*executorv1.PreviewCallResponse{preview()})}, nil
+	return &Proposal{Number: number, Document: approval.ScopeSheet(st, []*executorv1.PreviewCallResponse{preview()}), Preview: d.preview()}, nil
 }
 
 func (d *desk) Deny(_ context.Context, id, reason string) error {
@@ -355,6 +367,56 @@ func TestNothingIsSignedUnseen(t *testing.T) {
 	// Esc signs nothing.
 	s.keys("a", "esc", "y")
 	s.asked("approve 0002")
+}
+
+// TestTheSheetIsAsOfNow: the plan above what is signed is the one that the statement was made of, not the one from when the request came.
+func TestTheSheetIsAsOfNow(t *testing.T) {
+	for name, early := range map[string]*desk{"another plan": {}, "no plan": {cardReason: "the executor is away"}} {
+		for _, keys := range [][]string{{"a"}, {"s", "enter"}} {
+			s := newStage(t, 120, 40)
+			s.m.backend, s.d = early, early
+			s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+			now := &desk{plan: []string{"stop embed first"}}
+			s.m.backend, s.d = now, now
+			s.keys(keys...)
+			s.sees("y sign it", "stop embed first")
+			if strings.Contains(s.text(), "the executor is away") {
+				t.Errorf("%s: the screen has what was:\n%s", name, s.text())
+			}
+			s.keys("esc")
+			s.sees("stop embed first")
+		}
+	}
+}
+
+// TestAPlanThatCouldNotBeHadIsAskedForAgain: the chosen request is looked at again until the executor answers.
+func TestAPlanThatCouldNotBeHadIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, 120, 40)
+		looks := 0
+		after := func(seconds int) {
+			t.Helper()
+			for range seconds {
+				_, cmd := s.m.Update(tick(testNow))
+				both, _ := cmd().(tea.BatchMsg)
+				for _, c := range both[min(2, len(both)):] { // behind the next tick and the drawing
+					looks++
+					s.run(c)
+				}
+			}
+		}
+		s.d.cardReason = "the executor is away"
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+		after(repaintEvery)
+		s.sees("no plan: the executor is away")
+		s.d.cardReason = ""
+		after(repaintEvery)
+		s.sees("start demo-chat")
+		after(2 * repaintEvery)
+		if looks != 2 {
+			t.Errorf("looked at it %d times more, want 2", looks)
+		}
+	})
 }
 
 // TestCursorStaysOnItsRequest: a list that moves takes no key to another request.

@@ -226,7 +226,10 @@ func (a *app) decideAll(ctx context.Context, s *cli.Session, chosen []request, w
 // decide shows requests, asks once, signs and hands each approval in, or a scope of the only one.
 func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, within *approval.Within, how cli.Asking) ([]request, error) {
 	question := "Sign and approve?"
-	if len(decision) > 1 {
+	switch {
+	case within != nil:
+		question = "Sign, and let it happen within this scope without asking again?"
+	case len(decision) > 1:
 		question = fmt.Sprintf("Sign and approve these %d?", len(decision))
 	}
 	seen := askSessions(ctx, s)
@@ -235,7 +238,7 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 	var documents []approval.Document
 	var failed error
 	for _, r := range decision {
-		p, preview, err := a.proposeApproval(ctx, s, r.op, r.number)
+		p, err := a.propose(ctx, s, r.op, r.number, within)
 		if err != nil && len(decision) > 1 {
 			a.Out.Remark("%s", a.Out.Red(cli.PublicText(err)))
 			failed = cli.Denied("See: durward approvals", "not all of them were approved")
@@ -244,14 +247,8 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 		if err != nil {
 			return nil, err
 		}
-		if within != nil {
-			if p, err = a.proposeScope(ctx, s, r.op, r.number, *within); err != nil {
-				return nil, err
-			}
-			question = "Sign, and let it happen within this scope without asking again?"
-		}
 		c := seen.card(ctx, s, r.op, r.number)
-		c.Preview = preview
+		c.Preview = p.preview
 		p.document.About = c.Sheet(a.Now())
 		asked, proposals, documents = append(asked, r), append(proposals, p), append(documents, p.document)
 	}

@@ -91,15 +91,16 @@ func (haltedExecutor) PreviewCall(context.Context, *executorv1.PreviewCallReques
 	}, nil
 }
 
-// TestEverySignatureIsShownFirst: with --json too a person sees what is signed, and standard output stays the program's.
-func TestEverySignatureIsShownFirst(t *testing.T) {
+// asking is a session with processes in which one operation waits.
+func asking(t *testing.T) (s *cli.Session, op *vaultv1.Operation) {
+	t.Helper()
 	tool, ok := contract.Lookup("start_service")
 	if !ok {
 		t.Fatal("no start_service")
 	}
-	op := &vaultv1.Operation{
+	op = &vaultv1.Operation{
 		OperationId: "0123456789abcdef0123456789abcdef", State: vaultv1.OperationState_OPERATION_STATE_PENDING,
-		Principal: "claude-code", Session: "s-abc", Channel: callv1.Channel_CHANNEL_CLI, Tool: tool.Ref(), Tier: tool.Tier,
+		Principal: "claude-code", Session: "s-abc", Channel: callv1.Channel_CHANNEL_CLI, KeyBound: true, Tool: tool.Ref(), Tier: tool.Tier,
 		Arguments: []byte(`{"service_id":"demo-chat"}`), Audience: clitest.ExecutorID, Epoch: 3,
 		AskedAt: timestamppb.New(clitest.Now), ExpiresAt: timestamppb.New(clitest.Now.Add(time.Minute)),
 	}
@@ -107,12 +108,18 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &cli.Session{
+	s = &cli.Session{
 		Peers: &peers.Peers{Vault: peers.Vault{Control: haltedVault{}, Standing: noStanding{}}, Executor: peers.Executor{ControlServiceClient: haltedExecutor{}},
 			Sinks: []peers.Sink{{SinkControl: haltedExecutor{}, Name: "executor", ID: executorID, Control: func(context.Context) (bool, uint64, error) { return true, 3, nil }}},
 			Audit: peers.Audit{HistoryServiceClient: emptyLog{}}},
 		Config: installdir.Config{Operator: "alice", Executor: config.Peer{Identity: clitest.ExecutorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
 	}
+	return s, op
+}
+
+// TestEverySignatureIsShownFirst: with --json too a person sees what is signed, and standard output stays the program's.
+func TestEverySignatureIsShownFirst(t *testing.T) {
+	s, op := asking(t)
 	call := []string{"start_service", `"service_id": "demo-chat"`, "the plan's only step", "/usr/bin/demo"}
 	for _, c := range []struct {
 		name string

@@ -6,13 +6,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/peers"
+	"durward.internal/services/operator/internal/tui"
 )
 
 // queue is a vault that has operations, the newest first, and counts the bytes that it says of them.
@@ -94,4 +98,25 @@ func TestTheScreenReadsWhatChanged(t *testing.T) {
 	q.ops = nil
 	read(0)
 	read(0)
+}
+
+// TestTheScreenIsGivenWhatTheStatementWasMadeOf: the screen shows the executor's answer that is signed, not an earlier one.
+func TestTheScreenIsGivenWhatTheStatementWasMadeOf(t *testing.T) {
+	s, op := asking(t)
+	core, _, _ := clitest.Printing(false)
+	d := &desk{a: &app{core}, s: s}
+	for name, make := range map[string]func() (*tui.Proposal, error){
+		"once": func() (*tui.Proposal, error) { return d.Approve(t.Context(), op, "K7F3") },
+		"scope": func() (*tui.Proposal, error) {
+			return d.Scope(t.Context(), op, "K7F3", approval.Within{For: time.Hour, Uses: 1})
+		},
+	} {
+		p, err := make()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := p.Preview.GetPlan(); !slices.Equal(got, []string{"the plan's only step"}) {
+			t.Errorf("%s: the screen is given the plan %q", name, got)
+		}
+	}
 }
