@@ -225,13 +225,6 @@ func (a *app) decideAll(ctx context.Context, s *cli.Session, chosen []request, w
 
 // decide shows requests, asks once, signs and hands each approval in, or a scope of the only one.
 func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, within *approval.Within, how cli.Asking) ([]request, error) {
-	question := "Sign and approve?"
-	switch {
-	case within != nil:
-		question = "Sign, and let it happen within this scope without asking again?"
-	case len(decision) > 1:
-		question = fmt.Sprintf("Sign and approve these %d?", len(decision))
-	}
 	seen := askSessions(ctx, s)
 	var asked []request
 	var proposals []*proposal
@@ -254,6 +247,13 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 	}
 	if len(asked) == 0 {
 		return nil, failed
+	}
+	question := "Sign and approve?"
+	switch {
+	case within != nil:
+		question = "Sign, and let it happen within this scope without asking again?"
+	case len(asked) > 1:
+		question = fmt.Sprintf("Sign and approve these %d?", len(asked))
 	}
 	signed, err := a.AskAndSign(ctx, s, question, how, documents...)
 	if err != nil {

@@ -321,6 +321,9 @@ func (f fakeControl) PreviewCall(_ context.Context, r *executorv1.PreviewCallReq
 		p.Subject = &callv1.Subject{Label: "service chat", Entry: []byte(`{"id":"chat"}`)}
 		p.Entries = nil
 	}
+	if strings.Contains(string(r.GetArguments()), `"gone"`) {
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no service gone")
+	}
 	if strings.Contains(string(r.GetArguments()), `"sleepless"`) {
 		p.Subject = &callv1.Subject{Label: "service sleepless", Entry: []byte(`{"id":"sleepless","sleep":"none"}`)}
 	}

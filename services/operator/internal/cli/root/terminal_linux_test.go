@@ -254,7 +254,7 @@ func (w *world) signedNow() int {
 }
 
 // TestSeveralAreApprovedTogether: one question for all that is WRITE, and one for each that is DESTRUCTIVE; what is refused keeps none
-// of the others back.
+// of the others back. The question counts what is shown, and not what the executor has no answer for.
 func TestSeveralAreApprovedTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -263,6 +263,7 @@ func TestSeveralAreApprovedTogether(t *testing.T) {
 	for i, c := range []struct{ tool, arguments, session string }{
 		{"start_service", `{"service_id":"chat"}`, boundSession}, {"stop_service", `{"service_id":"chat"}`, boundSession},
 		{"switch_mode", plan, boundSession}, {"switch_mode", plan, boundSession}, {"sleep_service", `{"service_id":"chat"}`, bearerSession},
+		{"start_service", `{"service_id":"gone"}`, boundSession},
 	} {
 		op := w.asks(c.tool, c.arguments)
 		op.OperationId, op.Session = strings.Repeat(strconv.Itoa(i+1), 32), c.session
