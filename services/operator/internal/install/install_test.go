@@ -1132,16 +1132,50 @@ func TestTriedFirst(t *testing.T) {
 	if effects := m.apply(install.Settings{}); len(effects) != 1 || effects[0].What != "/home/alice/.durward" {
 		t.Errorf("an operator's: %+v", effects)
 	}
-	// A link is its owner's own arrangement, and a pipe is not waited for.
+	// A link is its owner's own arrangement.
 	m.must(os.Rename(m.path("home/alice/.durward/config/operator.yaml"), m.path("home/alice/mine.yaml")))
 	m.must(os.Symlink("/home/alice/mine.yaml", m.path("home/alice/.durward/config/operator.yaml")))
 	if effects := m.apply(install.Settings{}); len(effects) != 0 {
 		t.Errorf("a link: %+v", effects)
 	}
-	m.must(os.Remove(m.path("home/alice/.durward/config/operator.yaml")))
-	m.must(syscall.Mkfifo(m.path("home/alice/.durward/config/operator.yaml"), 0o600))
-	if steps := m.plan(install.Settings{}).Effects(); steps != 1 {
-		t.Errorf("a pipe: %d steps", steps)
+}
+
+// TestAnOddSideKeepsNoUpgradeBack: whatever lies in the place of an operator's own file, root reads nothing of it, and the host's own part goes on. Where
+// root names the operator, it says why not.
+func TestAnOddSideKeepsNoUpgradeBack(t *testing.T) {
+	for name, lay := range map[string]func(m *image, config string){
+		"a pipe with a writer": func(m *image, config string) {
+			m.must(syscall.Mkfifo(config+"/operator.yaml", 0o600))
+			writer, err := os.OpenFile(config+"/operator.yaml", os.O_RDWR, 0)
+			m.must(err)
+			m.Cleanup(func() { _ = writer.Close() })
+		},
+		"a folder": func(m *image, config string) { m.must(os.Mkdir(config+"/operator.yaml", 0o700)) },
+		"a file above it": func(m *image, config string) {
+			m.must(os.Remove(config))
+			m.must(os.WriteFile(config, nil, 0o600))
+		},
+	} {
+		m := newImage(t)
+		m.apply(install.Settings{})
+		config := m.path("home/alice/.durward/config")
+		m.must(os.Remove(config + "/operator.yaml"))
+		lay(m, config)
+		opts := m.options(install.Settings{})
+		if _, err := install.New(opts); err == nil || !strings.Contains(err.Error(), "/.durward/config/operator.yaml") {
+			t.Errorf("%s, and alice is named: %v", name, err)
+		}
+		opts.Operators = nil
+		m.must(os.WriteFile(filepath.Join(m.programs, "vault"), []byte("a new program"), 0o755))
+		plan, err := install.New(opts)
+		m.must(err)
+		kept := slices.ContainsFunc(plan.Steps, func(s install.Step) bool {
+			return s.Verb == install.Keep && s.What == "/home/alice/.durward" && strings.HasPrefix(s.Note, "it cannot be read: ")
+		})
+		changed := slices.ContainsFunc(plan.Steps, func(s install.Step) bool { return s.Effect() && strings.Contains(s.What, "/vault") })
+		if !kept || !changed {
+			t.Errorf("%s: %+v", name, plan.Steps)
+		}
 	}
 }
 

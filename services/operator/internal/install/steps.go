@@ -346,8 +346,12 @@ func (p *Plan) member(name string) error {
 	side := filepath.Join(who.Home, ".durward")
 	there, ours, lines, err := p.side(side + "/config/operator.yaml")
 	switch {
-	case err != nil:
+	case err != nil && (slices.Contains(p.opts.Operators, name) || errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0):
 		return err
+	case err != nil:
+		// Its owner may lay there what they like, and keeps no upgrade of the host back by it.
+		p.add(Step{Verb: Keep, What: side, Note: "it cannot be read: " + err.Error()})
+		return nil
 	case ours && (known || name == "root"):
 		step := Step{Verb: Same, What: side}
 		if stale := p.stale(lines); len(stale) > 0 {
@@ -368,9 +372,9 @@ func (p *Plan) member(name string) error {
 }
 
 // side reports whether a user has an operator.yaml, and whether it is of this installation. Its owner may be anybody, so that it is
-// not parsed here: one that only looks like another's is found to be ours by Join.
+// not parsed here: one that only looks like another's is found to be ours by Join. A pipe is neither waited for nor read.
 func (p *Plan) side(path string) (there, ours bool, lines []string, err error) {
-	f, err := os.OpenFile(p.on(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0) // a pipe is not waited for
+	f, err := os.OpenFile(p.on(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, false, nil, nil
@@ -380,6 +384,9 @@ func (p *Plan) side(path string) (there, ours bool, lines []string, err error) {
 		return false, false, nil, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return true, false, nil, cmp.Or(err, fmt.Errorf("%s is no regular file", path))
+	}
 	text, err := io.ReadAll(io.LimitReader(f, 64<<10))
 	lines = strings.Split(string(text), "\n")
 	return true, slices.Contains(lines, "trust_dir: "+trustDir), lines, err
