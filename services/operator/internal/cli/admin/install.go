@@ -65,6 +65,7 @@ installation that had laid them out before goes over to it, and keeps its keys, 
 		Example: `  durward install --dry-run
   sudo durward install --apply
   sudo durward install --apply --operator alice --signing-key /home/alice/.ssh/id_ed25519_sk.pub`,
+		Annotations: map[string]string{cli.NoHome: ""}, // what systemd starts has none, such as an unattended upgrade of the package
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.command, opts.changed = cmd.Root(), cmd.Flags().Changed
 			return a.install(cmd.Context(), opts)
