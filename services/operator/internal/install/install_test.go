@@ -651,6 +651,33 @@ func TestKeyOfNobodysIsNotPutBack(t *testing.T) {
 	}
 }
 
+// TestAnOperatorWhoseUserIsGone keeps no upgrade back, and is not forgotten: it is said how the key is taken away.
+func TestAnOperatorWhoseUserIsGone(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	m.write("etc/passwd", strings.ReplaceAll(m.read("etc/passwd"), "alice:", "bob:"))
+	if _, err := install.New(m.options(install.Settings{})); err == nil || !strings.Contains(err.Error(), "operator alice: there is no such Unix user") {
+		t.Errorf("named by root: %v", err)
+	}
+	m.must(os.WriteFile(filepath.Join(m.programs, "vault"), []byte("a new program"), 0o755))
+	opts := m.options(install.Settings{})
+	opts.Operators = nil
+	plan, err := install.New(opts)
+	m.must(err)
+	var told []string
+	m.must(plan.Apply(t.Context(), func(s install.Step) {
+		if s.Verb == install.Keep && s.What == "operator alice" {
+			told = append(told, s.Note)
+		}
+	}))
+	if len(told) != 1 || !strings.HasSuffix(told[0], ": sudo durward operator revoke alice") || m.read("usr/local/lib/durward/vault") != "a new program" {
+		t.Errorf("told %q; the new program is there: %v", told, m.read("usr/local/lib/durward/vault") == "a new program")
+	}
+	if record, err := install.ReadRecord(m.root); err != nil || !slices.Equal(record.Operators, []string{"alice"}) || len(plan.Operators()) > 0 {
+		t.Errorf("recorded %q, %v; now %q", record.Operators, err, plan.Operators())
+	}
+}
+
 func TestBan(t *testing.T) {
 	for _, test := range []struct{ name, before, after string }{
 		{"empty", "# c\nrevoked: []\n", "# c\nrevoked:\n  - spiffe://d/operator/a\n"},

@@ -92,8 +92,10 @@ type Plan struct {
 	opts Options
 	// before is the record as it was found, record as it will be.
 	before, record Record
-	aside          []string
-	first          bool
+	// operators are those of the record who are users of the host.
+	operators []string
+	aside     []string
+	first     bool
 	// begins: what is about to be done is written down first.
 	begins bool
 	// misplaced have another owner or mode than they should.
@@ -148,6 +150,9 @@ func New(opts Options) (*Plan, error) {
 	if err := distinct(p.record.Operators); err != nil {
 		return nil, err
 	}
+	if err := p.present(); err != nil {
+		return nil, err
+	}
 	parts := []func() error{p.checkPackage, p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.witness, p.certificates, p.units, p.firewall}
 	last := []func() error{p.members, p.start}
 	if opts.Containers {
@@ -164,6 +169,24 @@ func New(opts Options) (*Plan, error) {
 		}
 	}
 	return p, nil
+}
+
+// present leaves out operators who are no users of the host now: one who has left, or whose directory does not answer, stops no upgrade. The
+// record keeps them.
+func (p *Plan) present() error {
+	for _, name := range p.record.Operators {
+		_, err := lookupUser(p.opts.Root, name)
+		switch {
+		case errors.Is(err, errNoSuchUser) && !slices.Contains(p.opts.Operators, name):
+			p.add(Step{Verb: Keep, What: "operator " + name, Note: "there is no such Unix user. Where the person has left, key and certificate are still to be taken away: sudo durward operator revoke " +
+				installdir.OperatorName(name)})
+		case err != nil:
+			return fmt.Errorf("operator %w", err)
+		default:
+			p.operators = append(p.operators, name)
+		}
+	}
+	return nil
 }
 
 // distinct refuses two Unix users who would share a name in approvals, and with it a certificate.
@@ -238,10 +261,10 @@ func (p *Plan) Serving() []string { return p.opts.serving() }
 func (p *Plan) values() values { return values{Settings: p.opts.Settings} }
 
 // people are the Unix users with a side of their own: root's first, who approves nothing.
-func (p *Plan) people() []string { return append([]string{"root"}, p.record.Operators...) }
+func (p *Plan) people() []string { return append([]string{"root"}, p.operators...) }
 
 // Operators are the Unix users who approve.
-func (p *Plan) Operators() []string { return slices.Clone(p.record.Operators) }
+func (p *Plan) Operators() []string { return slices.Clone(p.operators) }
 
 // Aside are the folders in which installations lie now that were in members' home folders before Apply.
 func (p *Plan) Aside() []string { return slices.Clone(p.aside) }

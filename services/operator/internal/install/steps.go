@@ -82,7 +82,7 @@ func (p *Plan) users() error {
 	if len(missing) > 0 {
 		p.add(p.run("makes "+strings.Join(missing, ", "), p.rooted("systemd-sysusers", sysusers...)...))
 	}
-	for _, name := range p.record.Operators {
+	for _, name := range p.operators {
 		if err := p.membership(name); err != nil {
 			return err
 		}
@@ -127,9 +127,6 @@ func (p *Plan) missingUsers() ([]string, error) {
 
 // membership puts an operator into both groups.
 func (p *Plan) membership(name string) error {
-	if _, err := lookupUser(p.opts.Root, name); err != nil {
-		return fmt.Errorf("operator %w", err)
-	}
 	for _, group := range []string{Group, Operators} {
 		_, members, err := lookupGroup(p.opts.Root, group)
 		if err != nil && !errors.Is(err, errNoSuchGroup) {
@@ -166,7 +163,7 @@ func (p *Plan) ownFolders() {
 		p.folder(tlsDir+"/operators/"+installdir.OperatorName(name), owner{}, 0o755)
 	}
 	p.folder(tlsDir+"/notifiers", owner{}, 0o755)
-	for _, name := range p.record.Operators {
+	for _, name := range p.operators {
 		p.folder(tlsDir+"/notifiers/"+installdir.OperatorName(name), owner{}, 0o755)
 	}
 }
