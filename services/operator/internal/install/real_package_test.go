@@ -55,7 +55,8 @@ func TestRealPackage(t *testing.T) {
 
 func (h *installed) dpkg(args ...string) (string, int) {
 	h.Helper()
-	return h.as("root", []string{"DEBIAN_FRONTEND=noninteractive"}, append([]string{"dpkg", "--force-unsafe-io"}, args...)...)
+	// As what systemd starts runs it, without a HOME.
+	return h.as("root", []string{"DEBIAN_FRONTEND=noninteractive"}, append([]string{"env", "--unset=HOME", "dpkg", "--force-unsafe-io"}, args...)...)
 }
 
 func (h *installed) unpack(env string) string {
@@ -344,7 +345,22 @@ func (h *installed) half() {
 	h.history()
 }
 
+// removed has a backup be in progress, and has what is left of the package purged from under an installation without it.
 func (h *installed) removed() {
+	const slow = "/etc/systemd/system/durward-backup.service.d"
+	h.must(os.MkdirAll(slow, 0o755))
+	h.must(os.WriteFile(slow+"/slow.conf", []byte("[Service]\nExecStart=\nExecStart=/bin/sleep infinity\n"), 0o644))
+	h.root("systemctl", "daemon-reload")
+	h.root("systemctl", "start", "--no-block", "durward-backup.service")
+	backup := func() string {
+		return h.root("systemctl", "show", "--value", "--property=ActiveState", "durward-backup.service")
+	}
+	h.eventually("a backup begins", func() error {
+		if state := backup(); state != "activating\n" {
+			return errors.New(state)
+		}
+		return nil
+	})
 	if out, code := h.dpkg("--remove", "durward"); code != 0 {
 		h.Fatalf("remove ended with %d:\n%s", code, out)
 	}
@@ -353,21 +369,39 @@ func (h *installed) removed() {
 			h.Errorf("%s runs: %s", role, out)
 		}
 	}
+	if state := backup(); state != "inactive\n" {
+		h.Errorf("the backup is %s", state)
+	}
+	h.must(os.RemoveAll(slow))
+	if out, code := h.install("--apply"); code != 0 {
+		h.Fatalf("install ended with %d:\n%s", code, out)
+	}
+	if out, code := h.dpkg("--purge", "durward"); code != 0 || !strings.Contains(out, "without the package: /etc/durward and /var/lib/durward stay") {
+		h.Errorf("purge ended with %d:\n%s", code, out)
+	}
+	h.history()
 	h.unpack("PACKAGE")
 	h.history()
 }
 
 func (h *installed) purged() {
+	rule := "/etc/polkit-1/rules.d/60-durward.rules"
+	for _, path := range []string{rule, "/etc/systemd/system/durward.target.d/x.conf", "/etc/systemd/system/durward-renew.timer.d/x.conf"} {
+		h.must(os.MkdirAll(filepath.Dir(path), 0o755))
+		h.must(os.WriteFile(path, nil, 0o644))
+	}
 	if out, code := h.dpkg("--purge", "durward"); code != 0 {
 		h.Fatalf("purge ended with %d:\n%s", code, out)
 	}
-	for _, path := range []string{"/etc/durward", "/var/lib/durward", "/run/durward", "/usr/lib/durward", "/usr/bin/durward", "/usr/lib/systemd/system/durward.target", "/usr/share/doc/durward"} {
+	for _, path := range []string{"/etc/durward", "/var/lib/durward", "/run/durward", "/usr/lib/durward", "/usr/bin/durward", "/usr/lib/systemd/system/durward.target", "/usr/share/doc/durward", rule} {
 		if _, err := os.Lstat(path); err == nil {
 			h.Errorf("%s is left", path)
 		}
 	}
-	if left, err := filepath.Glob("/etc/systemd/system/*/durward*"); err != nil || len(left) > 0 {
-		h.Errorf("left: %q, %v", left, err)
+	for _, ours := range []string{"/etc/systemd/system/durward*", "/etc/systemd/system/*/durward*"} {
+		if left, err := filepath.Glob(ours); err != nil || len(left) > 0 {
+			h.Errorf("left: %q, %v", left, err)
+		}
 	}
 }
 
