@@ -197,9 +197,25 @@ func entry(program, arg string) *catalog.Service {
 
 func open(t *testing.T, dir string) *Driver {
 	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
 	d, err := New(Config{Dir: dir, Log: slog.New(slog.DiscardHandler), Development: true})
 	must(t, err)
-	t.Cleanup(d.Close)
+	t.Cleanup(func() {
+		d.Close()
+		if len(entries) > 0 {
+			return // of programs that another driver in this folder started, whose test ends them afterwards
+		}
+		// Keepers write to the folder until they have read the pipe to its end, also those of starts that failed; then it may be removed.
+		eventually(t, "the keepers of its logs end", func() bool {
+			folders, err := filepath.Glob("/proc/[0-9]*/cwd")
+			must(t, err)
+			return !slices.ContainsFunc(folders, func(of string) bool {
+				folder, err := os.Readlink(of) // a process that is gone has none
+				return err == nil && folder == d.logDir
+			})
+		})
+	})
 	return d
 }
 
