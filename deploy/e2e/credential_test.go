@@ -223,7 +223,9 @@ func TestSealedCredentials(t *testing.T) {
 	if list := agent.Ask("list_services", nil); list.Status != "ok" {
 		t.Errorf("what needs no credential: %s", list.Raw)
 	}
-	told := func() bool { return strings.Contains(h.Run("", "status").Stdout, "sealed: what needs a stored credential does not start") }
+	told := func() bool {
+		return strings.Contains(h.Run("", "status").Stdout, "sealed: what needs a stored credential does not start")
+	}
 	if !told() {
 		t.Error("status does not say that the credentials are sealed")
 	}
