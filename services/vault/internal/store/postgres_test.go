@@ -276,7 +276,7 @@ func TestPostgresLateCommit(t *testing.T) {
 	}
 	other, err := e.Alone(t.Context())
 	must(t, err)
-	defer other.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
+	defer other.Close(context.WithoutCancel(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	kept := make(chan error, 1)
 	go func() { kept <- first.KeepTokens(ctx, "s", []Token{{Ref: "r", Value: []byte("v"), At: time.Now()}}) }()
