@@ -10,8 +10,8 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// witnessService is for the relay, and gives operators proofs. It shows checkpoints and proofs, which tell nothing of any record, and takes cosignatures, each of
-// which is verified before it is kept.
+// witnessService is for the relay, and gives operators proofs. It shows checkpoints and proofs, which tell nothing of any record, and takes
+// cosignatures, each of which is verified before it is kept.
 type witnessService struct {
 	auditv1.UnimplementedWitnessServiceServer
 	*Server

@@ -159,6 +159,16 @@ func Follow[T any](ctx context.Context, now func() time.Time, ended error, open 
 	}
 }
 
+// FollowLog passes on the lines of a service's log: so many of those that are there, and those that come.
+func (s *Session) FollowLog(ctx context.Context, now func() time.Time, ended error, service string, lines uint32, tell func([]string) error) error {
+	return Follow(ctx, now, ended, func(again bool) (grpc.ServerStreamingClient[executorv1.FollowLogsResponse], error) {
+		if again {
+			lines = 0 // they were passed on
+		}
+		return s.Executor.FollowLogs(ctx, &executorv1.FollowLogsRequest{ServiceId: service, Lines: lines})
+	}, func(said *executorv1.FollowLogsResponse) error { return tell(said.GetLines()) })
+}
+
 // WatchProgress passes on what the executor says of an operation's steps until the operation or ctx ends. That there is
 // nothing to say is no error of the operation's.
 func (s *Session) WatchProgress(ctx context.Context, operationID string, tell func(*executorv1.WatchProgressResponse)) error {

@@ -12,7 +12,6 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -272,14 +271,8 @@ func (d *desk) Act(ctx context.Context, tool, service string) (*tui.Proposal, er
 }
 
 func (d *desk) Logs(ctx context.Context, service string, tell func([]string)) error {
-	return plain(cli.Follow(ctx, d.a.Now, errors.New("the executor ended the log"), func(again bool) (grpc.ServerStreamingClient[executorv1.FollowLogsResponse], error) {
-		lines := uint32(tui.KeptLines)
-		if again {
-			lines = 0 // they were shown
-		}
-		return d.s.Executor.FollowLogs(ctx, &executorv1.FollowLogsRequest{ServiceId: service, Lines: lines})
-	}, func(said *executorv1.FollowLogsResponse) error {
-		tell(output.Each(said.GetLines(), func(line string) string { return clean.Text(line, cli.MaxLogLine) }))
+	return plain(d.s.FollowLog(ctx, d.a.Now, errors.New("the executor ended the log"), service, tui.KeptLines, func(said []string) error {
+		tell(output.Each(said, func(line string) string { return clean.Text(line, cli.MaxLogLine) }))
 		return nil
 	}))
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
@@ -134,13 +133,8 @@ func (a *app) showTail(ctx context.Context, s *cli.Session, id string, lines uin
 
 func (a *app) followLogs(ctx context.Context, s *cli.Session, id string, lines uint32) error {
 	ended := cli.Unreachable("Start it again: durward logs -f "+clean.Visible(id), "the executor ended the log")
-	return cli.Follow(ctx, a.Now, ended, func(again bool) (grpc.ServerStreamingClient[executorv1.FollowLogsResponse], error) {
-		if again {
-			lines = 0 // they were shown
-		}
-		return s.Executor.FollowLogs(ctx, &executorv1.FollowLogsRequest{ServiceId: id, Lines: lines})
-	}, func(said *executorv1.FollowLogsResponse) error {
-		for _, line := range said.GetLines() {
+	return s.FollowLog(ctx, a.Now, ended, id, lines, func(said []string) error {
+		for _, line := range said {
 			err := a.ShowLine(map[string]string{"service_id": id, "line": line}, func() { a.Out.Printf("%s\n", clean.Text(line, cli.MaxLogLine)) })
 			if err != nil {
 				return err
