@@ -50,8 +50,11 @@ func (s historyService) CountRecords(ctx context.Context, req *auditv1.CountReco
 		return nil, err
 	}
 	size := s.cfg.Log.Size()
-	counted, err := s.cfg.Store.Count(ctx, since, size)
-	if err != nil {
+	var counted store.Counts
+	if err := s.inTurn(ctx, func() (err error) {
+		counted, err = s.cfg.Store.Count(ctx, since, size)
+		return err
+	}); err != nil {
 		return nil, s.unreadable(ctx, err, 0)
 	}
 	return summary(size, counted), nil

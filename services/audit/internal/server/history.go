@@ -29,6 +29,9 @@ const (
 	pageBytes = 2 << 20
 	// several is how many entries are read at once where all are: of the blocks of reads in them, the last alone is read again.
 	several = 1024
+	// searches is how many searches and counts go on at once. They can take long, and records are written over the connections to a
+	// PostgreSQL server that they leave.
+	searches = 3
 )
 
 type historyService struct {
@@ -45,7 +48,7 @@ func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRe
 	// The store answers with several reads. What is committed between two of them waits for the next search: on this page it could stand
 	// without what came right before it, which no later page would have.
 	q.Before = cmp.Or(q.Before, s.cfg.Log.Size())
-	entries, err := s.cfg.Store.Search(ctx, q, limit+1, pageBytes)
+	entries, err := s.search(ctx, q, limit+1)
 	if err != nil {
 		return nil, s.unreadable(ctx, err, s.cfg.Log.Size())
 	}
@@ -55,6 +58,26 @@ func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRe
 		out.NextBefore = out.Entries[n-1].GetIndex()
 	}
 	return out, nil
+}
+
+// search waits for its turn.
+func (s historyService) search(ctx context.Context, q store.Query, limit int) (entries []*auditv1.Entry, err error) {
+	err = s.inTurn(ctx, func() error {
+		entries, err = s.cfg.Store.Search(ctx, q, limit, pageBytes)
+		return err
+	})
+	return entries, err
+}
+
+// inTurn calls read when fewer than searches others go on.
+func (s historyService) inTurn(ctx context.Context, read func() error) error {
+	select {
+	case s.searching <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.searching }()
+	return read()
 }
 
 func query(req *auditv1.SearchRecordsRequest) (q store.Query, err error) {
@@ -152,7 +175,7 @@ const window = 4096
 func (s historyService) matching(ctx context.Context, q store.Query, from, end uint64) ([]*auditv1.Entry, error) {
 	var out []*auditv1.Entry
 	for q.From, q.Before = from, end; q.Before > from; {
-		entries, err := s.cfg.Store.Search(ctx, q, page, pageBytes)
+		entries, err := s.search(ctx, q, page)
 		if err != nil {
 			return nil, err
 		}

@@ -51,6 +51,8 @@ type Server struct {
 	redactor *redaction.Redactor
 	// recording is held while this process writes a record of its own.
 	recording sync.Mutex
+	// searching holds one value for each search or count that goes on.
+	searching chan struct{}
 	retention *retention.Keeper
 }
 
@@ -65,7 +67,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Allowed == nil {
 		cfg.Allowed = func() *trust.AllowedSigners { return nil }
 	}
-	s := &Server{cfg: cfg, started: time.Now(), redactor: redaction.New()}
+	s := &Server{cfg: cfg, started: time.Now(), redactor: redaction.New(), searching: make(chan struct{}, searches)}
 	s.retention = retention.New(retention.Config{
 		Log: cfg.Log, Store: cfg.Store, Identity: cfg.Identity, Allowed: cfg.Allowed, Logger: cfg.Logger, Now: time.Now, Record: s.write,
 	})
