@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -40,9 +41,9 @@ func Load(path string, into any) error {
 	return Parse(path, data, into)
 }
 
-// Read reads a regular file, up to one byte more than Parse takes.
+// Read reads a regular file, up to one byte more than Parse takes. It waits for no writer of a named pipe.
 func Read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
