@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"os"
@@ -23,6 +22,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/pty"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/health"
@@ -316,11 +316,12 @@ func (a *app) joinAs(ctx context.Context, who install.Member) (install.Key, erro
 		cmd.SysProcAttr.Chroot = who.Root
 	}
 	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + who.Home, "TERM=" + a.Streams.Getenv("TERM")}
-	var out, said bytes.Buffer
-	// What it says besides is for the person at the terminal, whom it asks for a passphrase there.
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.Streams.In, &out, io.MultiWriter(&said, a.Streams.Err)
-	err := cmd.Run()
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + who.Home, "TERM=dumb"}
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	// What it says besides is for the person at the terminal, whom it asks for a passphrase. The user's other programs can take over this
+	// one: it does not get root's terminal, at which root is asked about its key afterwards.
+	said, err := pty.Run(cmd, a.Streams.In, a.Streams.Err)
 	var j joined
 	unread := json.Unmarshal(out.Bytes(), &j)
 	key := install.Key{Public: []byte(j.PublicKey), File: j.KeyFile, Since: j.KeySince, Aside: j.Aside}
@@ -329,7 +330,7 @@ func (a *app) joinAs(ctx context.Context, who install.Member) (install.Key, erro
 	case errors.As(err, &exit) && exit.ExitCode() == cli.ExitDenied:
 		return key, install.ErrNoKey
 	case err != nil:
-		return key, fmt.Errorf("durward join: %w: %s", err, clean.Line(said.String(), 500))
+		return key, fmt.Errorf("durward join: %w: %s", err, clean.Line(said, 500))
 	case unread != nil:
 		return key, fmt.Errorf("durward join: %w", unread)
 	}
