@@ -292,3 +292,40 @@ func TestPublicShapesRate(t *testing.T) {
 		t.Errorf("%.2f %% are found", 100*rate)
 	}
 }
+
+// What issuers make today is found bare, whole, and where a URL holds it.
+func TestKeysOfToday(t *testing.T) {
+	const word = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6" // no scanner of this repository should take what is made of it for a key
+	for _, before := range []string{
+		"dckr_" + "pat_", "dckr_" + "oat_", "figd" + "_", "lsv2_" + "pt_", "lsv2_" + "sk_", "pcsk" + "_", "sb_" + "secret_", "syt" + "_", "tskey-" + "auth-", "tvly" + "-", "tvly-" + "dev-",
+		"wandb_" + "v1_", "csk" + "-", "cfut" + "_", "e2b" + "_", "fw" + "_", "jina" + "_", "napi" + "_", "nfp" + "_", "NRAK" + "-", "phx" + "_", "r8" + "_", "rnd" + "_", "rpa" + "_",
+		"sbp" + "_", "secret" + "_", "vck" + "_", "vcp" + "_", "whsec" + "_", "GOCSPX" + "-", "ya29" + ".", "1/" + "/0", "AQ" + ".", "123456789:" + "AAa", "glpat" + "-",
+	} {
+		key := before + word
+		for _, around := range []string{"%", "using %.", `{"x":"%"}`, "https://api.example.org/x?y=%&z=1", "(%)"} {
+			text := strings.ReplaceAll(around, "%", key)
+			found, err := Find(t.Context(), text)
+			if err != nil || len(found) != 1 || text[found[0].From:found[0].To] != key {
+				t.Errorf("of %q is found %v, %v", text, found, err)
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		"glpat" + "-" + word + ".01.0a1b2c3d4 is out":                                  "glpat" + "-" + word + ".01.0a1b2c3d4",
+		"https://api.telegram.org/bot123456789:" + "AAa" + word + "/getMe":             "123456789:" + "AAa" + word,
+		"https://discord.com/api/webhooks/123456789012345678/" + word + word + "?wait": word + word,
+		"MC4CAQAwBQYDK2Vw" + "BCIEI" + word + "abcdefghij\n":                           "MC4CAQAwBQYDK2Vw" + "BCIEI" + word + "abcdefghij",
+	} {
+		found, err := Find(t.Context(), text)
+		if err != nil || len(found) != 1 || text[found[0].From:found[0].To] != want {
+			t.Errorf("of %q is found %v, %v", text, found, err)
+		}
+	}
+	for _, text := range []string{
+		"fw_upgrade_2024_11_03_stable_build_12", "secret_key_base_of_the_application_2", "rnd_uniform_distribution_seed_42", "at 12:AA:BB:CC:DD:EE:FF up", "phx_websocket_transport_v2_closed",
+	} {
+		if found, _ := Find(t.Context(), text); len(found) != 0 {
+			t.Errorf("in %q is found %v", text, found)
+		}
+	}
+}

@@ -194,8 +194,47 @@ func own() []rule {
 			source: `(?i)\bbasic[ \t]{1,8}([A-Za-z0-9+/]{6,}={0,2})`, plausible: oddValue,
 		},
 		{
-			kind: "API_KEY", keywords: []string{"sk-", "sk_", "rk-", "rk_", "nvapi", "hf_", "hf-", "xai", "tgp", "ghp", "gho", "ghu", "ghs", "ghr", "durward"},
-			source: `\b((?:sk|rk|nvapi|hf|gsk|xai|tgp|gh[pousr]|durward)[-_][A-Za-z0-9_-]{16,})`, plausible: oddValue,
+			kind: "API_KEY", keywords: []string{
+				"sk-", "sk_", "rk-", "rk_", "nvapi", "hf_", "hf-", "gsk", "xai", "tgp", "ghp", "gho", "ghu", "ghs", "ghr", "durward",
+				"dckr", "figd", "lsv2", "pcsk", "syt", "tskey", "tvly", "wandb", "sb_",
+			},
+			source:    `\b((?:sk|rk|nvapi|hf|gsk|xai|tgp|gh[pousr]|durward|dckr_[po]at|figd|lsv2_(?:pt|sk)|pcsk|sb_secret|syt|tskey|tvly|wandb_v1)[-_][A-Za-z0-9_-]{16,})`,
+			plausible: oddValue,
+		},
+		{
+			// Prefixes that begin other words as well: so long a run of letters and digits is none.
+			kind: "API_KEY", keywords: []string{
+				"csk-", "cfut_", "e2b_", "fw_", "jina_", "napi_", "nfp_", "nrak-", "phx_", "r8_", "rnd_", "rpa_", "sbp_", "secret_", "vck_", "vcp_", "whsec_",
+			},
+			source:    `\b((?:csk|cfut|e2b|fw|jina|napi|nfp|NRAK|phx|r8|rnd|rpa|sbp|secret|vc[kp]|whsec)[-_][A-Za-z0-9]{20,}[A-Za-z0-9_-]*)`,
+			plausible: oddValue,
+		},
+		{
+			// Google's: an OAuth client's secret, an access and a refresh token, a key of Gemini.
+			kind: "API_KEY", keywords: []string{"gocspx-", "ya29.", "1//0", "aq."},
+			source: `\b((?:GOCSPX-|ya29\.|1//0|AQ\.)[A-Za-z0-9_-]{20,}(?:\.[A-Za-z0-9_-]+)*)`, plausible: oddValue,
+		},
+		{
+			kind: "TELEGRAM_BOT_TOKEN", keywords: []string{":aa"}, reach: 16,
+			source: `\b([0-9]{8,10}:AA[A-Za-z0-9_-]{32,})`,
+		},
+		{
+			kind: "TELEGRAM_BOT_TOKEN", keywords: []string{"/bot"},
+			source: `/bot([0-9]{8,10}:AA[A-Za-z0-9_-]{32,})`,
+		},
+		{
+			kind: "DISCORD_WEBHOOK", keywords: []string{"/webhooks/"},
+			source: `/webhooks/[0-9]{17,20}/([A-Za-z0-9_-]{60,})`,
+		},
+		{
+			// The whole of an Ed25519 or X25519 key is one line, of which nothing beside says what it is.
+			kind: "PRIVATE_KEY", keywords: []string{"mc4caqawbqydk2v"},
+			source: `\b(MC4CAQAwBQYDK2V[uw]BCIEI[A-Za-z0-9+/]{40,})`,
+		},
+		{
+			kind: "SETTING", keywords: []string{"identified", "requirepass", "masterauth", "sshpass"},
+			source:    `\b(?:(?i:identified (?:with [\w'"]{1,40} )?by) {1,4}'|(?:requirepass|masterauth)[ \t]{1,4}"?|sshpass[ \t]{1,4}-p[ \t]{0,4}'?)([^\s'"]{4,200})`,
+			plausible: func(text string, _, value [2]int) bool { return !nothing(text[value[0]:value[1]]) },
 		},
 		{
 			kind: "API_KEY", keywords: []string{"aiza"},

@@ -429,8 +429,22 @@ func (s *scan) take(rule int, r *prepared, m []int, from, to int) {
 		if value[1] = len(s.text); strings.IndexByte(s.text[to:], '\n') >= 0 {
 			value[1] = to + strings.IndexByte(s.text[to:], '\n')
 		}
+	} else if value[1] == match[1] {
+		value[1] = s.wordEnd(value[1])
 	}
 	s.spans = append(s.spans, Span{From: value[0], To: value[1], Kind: r.kind})
+}
+
+// wordEnd returns where the word ends that a match ends in: some shapes have a length, and issuers make longer credentials.
+func (s *scan) wordEnd(at int) int {
+	end := at
+	for end < min(at+maxMatch, len(s.text)) && nameByte(s.text[end]) {
+		end++
+	}
+	for end > at && s.text[end-1] == '.' {
+		end-- // a sentence's
+	}
+	return end
 }
 
 // wordChar is what \b takes for a character of a word.

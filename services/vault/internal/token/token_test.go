@@ -96,6 +96,9 @@ func TestSecretsInLogs(t *testing.T) {
 		"its end in a journal":   {"Zm9vYmFyYmF6cXV4Zm9v ⏎ Zm9v ⏎ -----END PRIVATE " + "KEY----- ⏎ ready", "Zm9vYmFyYmF6cXV4Zm9v"},
 		"its beginning, too":     {"-----BEGIN PRIVATE " + "KEY----- ⏎ Zm9vYmFyYmF6cXV4Zm9v ⏎ Zm9v", "Zm9vYmFyYmF6cXV4Zm9v"},
 		"an encrypted key":       {"-----BEGIN RSA PRIVATE " + "KEY-----\nProc-Type: 4,ENCRYPTED\n\n" + keyBody("\n"), keyLine},
+		"SQL":                    {"CREATE USER ada IDENTIFIED BY 'hunter2'", "hunter2"},
+		"redis":                  {"requirepass hunter2", "hunter2"},
+		"sshpass":                {"sshpass -p hunter2 ssh host", "hunter2"},
 		"a key in one line":      {`key "` + strings.ReplaceAll(pem, "\n", `\n`) + `"`, "MIIEpAIBAAKCAQEA"},
 	} {
 		t.Run(name, func(t *testing.T) {
