@@ -176,9 +176,9 @@ func own() []rule {
 			source: `(?i)[?&](?:amp;)?(?:(?:x-(?:amz|goog)-)?(?:sig|signature|credential|security-token)|key|auth|pw|code)=([^&\s"'<>]{6,1000})`,
 		},
 		{
-			// The password goes to the last @: it may hold one itself.
+			// The password goes to the last @: it may hold one itself. A port with a path behind it is none.
 			kind: "URL_PASSWORD", keywords: []string{"://"},
-			source: `://[^\s/:@"']{0,256}:([^\s"']{1,512})@`, needs: '@',
+			source: `://[^\s/:@"']{0,256}:([0-9]{0,5}[^0-9/\s"'][^\s"']{0,506}|/[^\s"']{0,511}|[0-9]{1,5}|[0-9]{6}[^\s"']{0,506})@`, needs: '@',
 		},
 		{
 			kind: "AUTHORIZATION", keywords: []string{"authorization", "cookie"},

@@ -58,6 +58,7 @@ func TestSecretsInLogs(t *testing.T) {
 		"a shell variable":       {"export HF_TOKEN=" + hugging, hugging},
 		"bare, with punctuation": {"downloaded with (" + hugging + "), thanks", hugging},
 		"a URL":                  {"connecting to postgres://svc:p4ss/w0rd@db:5432/x", "p4ss/w0rd"},
+		"a URL behind a port":    {"ETCD=http://a:2379/x,https://svc:p4ss@db:2379", "p4ss"},
 		"a header":               {"> Authorization: Bearer abc.def-ghi0", "abc.def-ghi0"},
 		"basic":                  {"proxy says Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"},
 		"a cookie":               {"Set-Cookie: sid=8s7df6; Path=/", "8s7df6"},
@@ -123,6 +124,7 @@ func TestOrdinaryLogsStay(t *testing.T) {
 		"sha256:" + strings.Repeat("0123456789abcdef", 4) + "\nsha256:" + strings.Repeat("fedcba9876543210", 4),
 		"forward_pass=12.3ms, compass: north, bypass=on, num_tokens=123456789, tokens: 4096, 12 tests pass 3 fail", "Enter password:\nINFO ready to serve",
 		strings.Repeat("=", 70) + "\n" + strings.Repeat("=", 70), "the password 12 times", "GET /v1/models?limit=20&after=abcdefgh",
+		"http://localhost:4873/@types/node", "POST http://10.0.0.7:8080/users?id=ada@x",
 		"http://127.0.0.1:8000/v1/models", "INFO:     Started server process [12345]",
 	} {
 		if got := tokenise(t, New(Config{}), "s", text)[0]; got != text {
