@@ -46,5 +46,12 @@ func Find(ctx context.Context, text string) ([]Span, error) {
 	if err := s.run(ctx); err != nil {
 		return nil, err
 	}
-	return Merge(append(keys(text), s.spans...)), nil
+	found := Merge(append(keys(text), s.spans...))
+	for i := range found {
+		// A backslash before a quote is the quote's: without it a text in JSON would end there.
+		for f := &found[i]; f.To-f.From > 1 && text[f.To-1] == '\\' && f.To < len(text) && (text[f.To] == '"' || text[f.To] == '\''); {
+			f.To--
+		}
+	}
+	return found, nil
 }

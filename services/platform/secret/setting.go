@@ -26,6 +26,9 @@ var keyOf = []string{
 	"api", "access", "private", "secret", "auth", "signing", "encryption", "master", "account", "shared", "storage", "session",
 }
 
+// behind is what stands in JSON behind a text that ends with a setting's sign: the quote that ends it looks like one that begins a value.
+const behind = `[,\]}](?:(?:[\s,:\[\]{}]|\d+|[.eE+-]|true|false|null)*[\s,:\[\]{}])?`
+
 var (
 	// notSecret are names that end like a secret's and are a model's or a program's vocabulary.
 	notSecret = pattern.New(`(?i)(?:(?:^|[_.-])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|stop|end|begin|start|special|next|first|last|prompt|output|` +
@@ -33,7 +36,9 @@ var (
 		`(?:first|second|forward|backward|single|one|two|multi|prefill|decode)[_.-]pass)$`)
 	// none is what settings are set to that hold no secret.
 	none = pattern.New(`(?i)^(?:none|null|nil|true|false|yes|no|unset|empty|undefined|required|optional|missing|invalid|redacted|hidden|enabled|disabled|` +
-		`set|not|is|was|has|str|string|int|bool|bytes|object|\*+|x+|\.+|-+|_+|\$\{?\w+\}?|%\w+%|<[^>]*>?)$`)
+		`set|not|is|was|has|str|string|int|bool|bytes|object|\*+|x+|\.+|-+|_+|\$\{?\w+\}?|%\w+%|<[^>]*>?|` + behind + `)$`)
+	// firstMember is the key of an object's first member.
+	firstMember = pattern.New(`^(?:\\{0,7}"[\w.-]{1,64}\\{0,7}"|'[\w.-]{1,64}')[ \t]{0,8}:[ \t]{0,8}`)
 	// quantity is how many tokens, or how long one took.
 	quantity = pattern.New(`(?i)^[+-]?(?:[0-9][.,]?){1,6}(?:%|x|[kmgt]i?b?|b|/s|[nuµm]?s|min|h|tok(?:en)?s?(?:/s)?|t/s)?$`)
 	count    = pattern.New(`^[0-9]{1,12}$`)
@@ -175,7 +180,8 @@ func settingValue(text string, at int) (Span, bool) {
 	for range 4 { // a list, an object's first member, a call: one in the other
 		switch {
 		case at < len(text) && strings.IndexByte("[({", text[at]) >= 0:
-			at = member(text, spaces(text, at+1))
+			at = spaces(text, at+1)
+			at += len(firstMember().FindString(text[at:min(at+2*maxName, len(text))]))
 			continue
 		case call(text, at) > at:
 			at = spaces(text, call(text, at))
@@ -204,9 +210,14 @@ func settingValue(text string, at int) (Span, bool) {
 	return s, rest == len(text) || text[rest] == '\n' || text[rest] == '\r'
 }
 
-// closing returns where a quoted text ends: at its quote, or at the end of the line.
+// closing returns where a quoted text ends: at its quote; where the line has none, at a quote of the other kind, which ends what
+// the line quotes, or at the end of the line.
 func closing(text string, at int, quote byte, escaped bool) int {
+	other := -1
 	for ; at < len(text) && text[at] != '\n' && text[at] != quote; at++ {
+		if other < 0 && (text[at] == '"' || text[at] == '\'') {
+			other = at
+		}
 		if text[at] != '\\' || at+1 == len(text) || text[at+1] == '\n' {
 			continue
 		}
@@ -215,25 +226,10 @@ func closing(text string, at int, quote byte, escaped bool) int {
 		}
 		at++
 	}
+	if (at >= len(text) || text[at] == '\n') && other >= 0 {
+		return other
+	}
 	return min(at, len(text))
-}
-
-// member skips the key of an object's first member.
-func member(text string, at int) int {
-	if at == len(text) || text[at] != '"' && text[at] != '\'' {
-		return at
-	}
-	end := at + 1
-	for end < min(at+maxName, len(text)) && nameByte(text[end]) {
-		end++
-	}
-	if end == len(text) || text[end] != text[at] {
-		return at
-	}
-	if colon := spaces(text, end+1); colon < len(text) && text[colon] == ':' {
-		return spaces(text, colon+1)
-	}
-	return at
 }
 
 // call returns where the first argument begins of a call that begins at a place, or the place.

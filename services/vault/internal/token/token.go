@@ -301,7 +301,14 @@ func (w *writing) piece(ctx context.Context, b *strings.Builder, p piece, known 
 	}
 	at := 0
 	for _, s := range merge(spans) {
-		number := strings.Trim(p.text[s.From:s.To], numberBytes) == "" && (isNumber(p.text, s.From, s.To) || w.numbers()[w.at+s.To])
+		to := s.To
+		for to < len(p.text) && strings.IndexByte(numberBytes, p.text[to]) >= 0 {
+			to++ // .0
+		}
+		number := strings.Trim(p.text[s.From:s.To], numberBytes) == "" && (isNumber(p.text, s.From, to) || w.numbers()[w.at+to])
+		if number {
+			s.To = to
+		}
 		for number && s.From > at && strings.IndexByte(numberBytes, p.text[s.From-1]) >= 0 {
 			s.From-- // its sign
 		}

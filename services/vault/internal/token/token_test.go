@@ -97,9 +97,11 @@ func TestSecretsInLogs(t *testing.T) {
 		"its end in a journal":   {"Zm9vYmFyYmF6cXV4Zm9v ⏎ Zm9v ⏎ -----END PRIVATE " + "KEY----- ⏎ ready", "Zm9vYmFyYmF6cXV4Zm9v"},
 		"its beginning, too":     {"-----BEGIN PRIVATE " + "KEY----- ⏎ Zm9vYmFyYmF6cXV4Zm9v ⏎ Zm9v", "Zm9vYmFyYmF6cXV4Zm9v"},
 		"an encrypted key":       {"-----BEGIN RSA PRIVATE " + "KEY-----\nProc-Type: 4,ENCRYPTED\n\n" + keyBody("\n"), keyLine},
+		"an escaped object":      {`{\"token\":{\"of\":\"abcd-efgh\"}}`, "abcd-efgh"},
 		"SQL":                    {"CREATE USER ada IDENTIFIED BY 'hunter2'", "hunter2"},
 		"redis":                  {"requirepass hunter2", "hunter2"},
 		"sshpass":                {"sshpass -p hunter2 ssh host", "hunter2"},
+		"headers as JSON":        {`{"Cookie":["sid=8s7df6"]}`, "8s7df6"},
 		"a key in one line":      {`key "` + strings.ReplaceAll(pem, "\n", `\n`) + `"`, "MIIEpAIBAAKCAQEA"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,6 +127,7 @@ func TestOrdinaryLogsStay(t *testing.T) {
 		"forward_pass=12.3ms, compass: north, bypass=on, num_tokens=123456789, tokens: 4096, 12 tests pass 3 fail", "Enter password:\nINFO ready to serve",
 		strings.Repeat("=", 70) + "\n" + strings.Repeat("=", 70), "the password 12 times", "GET /v1/models?limit=20&after=abcdefgh",
 		"http://localhost:4873/@types/node", "POST http://10.0.0.7:8080/users?id=ada@x",
+		"unexpected token value: abcd", `{"authorization":null,"cookie":true,"x":"y"}`, `{"args":["--password="],"retry":true}`, `{"url":["/?token="]},{"next":null}`,
 		"http://127.0.0.1:8000/v1/models", "INFO:     Started server process [12345]",
 	} {
 		if got := tokenise(t, New(Config{}), "s", text)[0]; got != text {
