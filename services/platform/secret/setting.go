@@ -12,6 +12,8 @@ const (
 	minValue = 3
 	// maxName is how much of a setting's name is looked at, and maxSpace how many spaces may stand between its parts.
 	maxName, maxSpace = 64, 8
+	// maxBeside is how far behind a setting's name its value may begin.
+	maxBeside = 112
 )
 
 // settingNames are how the name of a setting that holds a secret ends, in lower case, the longer ones before those that they
@@ -37,6 +39,10 @@ var (
 	// none is what settings are set to that hold no secret.
 	none = pattern.New(`(?i)^(?:none|null|nil|true|false|yes|no|unset|empty|undefined|required|optional|missing|invalid|redacted|hidden|enabled|disabled|` +
 		`set|not|is|was|has|str|string|int|bool|bytes|object|\*+|x+|\.+|-+|_+|\$\{?\w+\}?|%\w+%|<[^>]*>?|` + behind + `)$`)
+	// lineEnd is where a line ends behind a setting's sign; a block of YAML begins there.
+	lineEnd = pattern.New(`^(?:[|>][+-]?)?\r?\n`)
+	// beside is what stands between a setting's name and its value where each is a member of its own: {"name":"DB_PASSWORD","value":"…"}.
+	beside = pattern.New(`(?i)^(?:\\{0,7}["'][,\s]{0,40}|[ \t]{0,8}\r?\n\s{0,40})(?:\\{0,7}["'])?value(?:\\{0,7}["'])?[ \t]{0,8}[:=][ \t]{0,8}`)
 	// firstMember is the key of an object's first member.
 	firstMember = pattern.New(`^(?:\\{0,7}"[\w.-]{1,64}\\{0,7}"|'[\w.-]{1,64}')[ \t]{0,8}:[ \t]{0,8}`)
 	// quantity is how many tokens, or how long one took.
@@ -146,11 +152,13 @@ func separator(text string, at int, word string, option bool) (int, how) {
 			continue
 		}
 		at = spaces(text, at+len(sign))
-		line := strings.TrimPrefix(text[at:min(at+2, len(text))], "\r")
-		if !strings.HasPrefix(line, "\n") {
-			return at, assigned
+		if n := len(lineEnd().FindString(text[at:min(at+8, len(text))])); n > 0 {
+			return spaces(text, at+n), nextLine
 		}
-		return spaces(text, at+strings.IndexByte(text[at:], '\n')+1), nextLine
+		return at, assigned
+	}
+	if value := beside().FindString(text[end:min(end+maxBeside, len(text))]); value != "" {
+		return end + len(value), assigned
 	}
 	if option {
 		after := closed
