@@ -1,7 +1,8 @@
 // Package outside finds the text in a message that a program or a stranger wrote, and puts other text in its place. What in an answer
 // is ours the contract says; everything else is from outside.
 //
-// It runs in every sink. The text is hostile: it is bounded and replaced here, never read.
+// It runs in every sink. The text is hostile: it is cleaned, bounded and replaced here, never read. It is cleaned before anybody looks
+// for values in it: characters that nobody sees would part one, and vanish on its way to who is shown it.
 package outside
 
 import (
@@ -10,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/reference"
 )
@@ -105,6 +107,10 @@ func (o *Texts) entries(fd protoreflect.FieldDescriptor, m protoreflect.Map, min
 // add adds a text, whole: in parts, a value that lies where two of them meet would be found in neither. Of a text that is longer than may
 // leave, the end is held back, since a value may begin in it whose rest is not looked at.
 func (o *Texts) add(text string, set func(string)) {
+	if cleaned := clean.Block(text, clean.Whole); cleaned != text {
+		text = cleaned
+		set(text)
+	}
 	switch {
 	case text == "":
 	case len(text) <= MaxText:

@@ -75,3 +75,28 @@ func TestLongTextsAreWithheldWhole(t *testing.T) {
 		t.Errorf("%.40q, %q", m.GetSummary(), m.GetReason())
 	}
 }
+
+// Characters that nobody sees part no value: they are gone before the text is looked through, in values and in keys.
+func TestTextsAreCleanedFirst(t *testing.T) {
+	for _, text := range []string{
+		"maria.gon\u200bzalez@example.org", "maria.gonzalez\u00ad@example.org", "\x1b[31mmaria\x1b[0m.gonzalez@example.org", "\u202emaria.gonzalez@exam\ufeffple.org", "[bold]maria[/bold].gonzalez@example.org",
+	} {
+		if got := through(t, text); got != "<>" {
+			t.Errorf("%q leaves as %q", text, got)
+		}
+	}
+	if got := through(t, "4111\u00a01111"); got != "4111 1111" {
+		t.Errorf("an odd space leaves as %q", got)
+	}
+	if got := through(t, "\u200b"); got != "" {
+		t.Errorf("what shows nothing leaves as %q", got)
+	}
+	m := &auditv1.Body{Details: map[string]string{"a\u200bb": "1"}}
+	found := Find(m.ProtoReflect())
+	for _, one := range found.Take(nil) {
+		one.Set(one.Text)
+	}
+	if err := found.Complete(); err != nil || m.GetDetails()["ab"] != "1" {
+		t.Errorf("%v, %v", m.GetDetails(), err)
+	}
+}

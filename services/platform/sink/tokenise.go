@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
@@ -75,19 +74,11 @@ func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response pr
 			return nil, err
 		}
 		for i, h := range batch {
-			h.Set(c.cleaned(answer.GetTexts()[i]))
+			h.Set(answer.GetTexts()[i])
 			c.replaced += max(outside.Replacements(answer.GetTexts()[i])-outside.Replacements(h.Text), 0)
 		}
 	}
 	return out, found.Complete()
-}
-
-// cleaned is text from outside as its caller may have it: an internal program has no gateway between that would clean it.
-func (c *call) cleaned(text string) string {
-	if c.caller.Role() != optionsv1.Role_ROLE_TOOL {
-		return text
-	}
-	return clean.Block(text, clean.Whole)
 }
 
 // under asks about texts under what the call came with.
@@ -129,7 +120,10 @@ func (a *Authority) tokeniseRead(ctx context.Context, c *call, n *notes, respons
 // another that nobody could look through is withheld.
 func (a *Authority) tokeniseFault(ctx context.Context, c *call, err error) error {
 	f := fault.From(err)
-	texts := append([]string{f.Message}, f.DidYouMean...)
+	var texts []string
+	for _, text := range append([]string{f.Message}, f.DidYouMean...) {
+		texts = append(texts, clean.Text(text, clean.Whole))
+	}
 	if !tokenisationRequired() || a.cfg.Tokeniser == nil || c.signedGrant == nil && c.signedPermit == nil || !slices.ContainsFunc(texts, outside.Remarkable) {
 		return err
 	}
@@ -146,7 +140,7 @@ func (a *Authority) tokeniseFault(ctx context.Context, c *call, err error) error
 	for i, text := range answer.GetTexts() {
 		c.replaced += max(outside.Replacements(text)-outside.Replacements(texts[i]), 0)
 	}
-	told.Message, told.DidYouMean = clean.Line(c.cleaned(answer.GetTexts()[0]), clean.Whole), answer.GetTexts()[1:]
+	told.Message, told.DidYouMean = clean.Line(answer.GetTexts()[0], clean.Whole), answer.GetTexts()[1:]
 	// A fault leaves with 500 characters. What is cut here ends in no part of a reference.
 	if end := reference.Edge(told.Message, len(clean.Line(told.Message, 490))); end < len(told.Message) {
 		told.Message = told.Message[:end] + "…"

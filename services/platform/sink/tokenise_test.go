@@ -239,6 +239,7 @@ func TestFailuresAreTokenised(t *testing.T) {
 		"plain words":       {says: "there is no such service, and 3 others", hears: "there is no such service, and 3 others"},
 		"plain, vault away": {says: "the log of chat cannot be read", hears: "the log of chat cannot be read", away: true},
 		"a value":           {says: "the service said: " + secret + "@example", hears: "the service said: " + standIn + "@example", asked: 1},
+		"parted":            {says: "the service said: hun\u200bter\x1b[31m2@example", hears: "the service said: " + standIn + "@example", asked: 1},
 		"a capital":         {says: "the service said: Maria", hears: "the service said: Maria", asked: 1},
 		"a number":          {says: "call 2025550123", hears: "call 2025550123", asked: 1},
 		"withheld":          {says: "the service said: Maria " + secret, hears: sayFaultWithheld + sayAskAgain, away: true, asked: 1},
