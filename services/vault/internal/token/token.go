@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/detect"
 	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/reference"
@@ -220,9 +221,9 @@ func (v *Values) tokenise(ctx context.Context, session string, origin Origin, te
 // Lookalikes is how many places only looked like a reference of their session, or were another's.
 func (v *Values) Lookalikes() int64 { return v.lookalikes.Load() }
 
-// Try replaces each value in a text for no session: nothing is kept, and the references stand for nothing.
+// Try replaces each value in a text, cleaned as a sink does it, for no session: nothing is kept, and the references stand for nothing.
 func (v *Values) Try(ctx context.Context, text string) (Result, error) {
-	return New(Config{Credential: v.cfg.Credential, Detector: v.cfg.Detector, Now: v.cfg.Now}).Tokenise(ctx, "", OriginSink, []string{text})
+	return New(Config{Credential: v.cfg.Credential, Detector: v.cfg.Detector, Now: v.cfg.Now}).Tokenise(ctx, "", OriginSink, []string{clean.Block(text, clean.Whole)})
 }
 
 // find returns the places in a text that hold personal data, or look like credentials, and the vault's own credentials.

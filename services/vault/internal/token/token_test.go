@@ -108,6 +108,9 @@ func TestSecretsInLogs(t *testing.T) {
 		"SQL":                    {"CREATE USER ada IDENTIFIED BY 'hunter2'", "hunter2"},
 		"redis":                  {"requirepass hunter2", "hunter2"},
 		"sshpass":                {"sshpass -p hunter2 ssh host", "hunter2"},
+		"colours in JSON":        {`{"log":"\u001b[36mpassword\u001b[0m=\u001b[35mhunter2\u001b[0m"}`, "hunter2"},
+		"parted in JSON":         {`{"log":"key hf_abcdefghijkl` + `\u200bMNOPqrstuvwx0123"}`, "MNOPqrst"},
+		"a key by \\u000a":       {`"` + strings.ReplaceAll(pem, "\n", `\u000a`) + `"`, "MIIEpAIBAAKCAQEA"},
 		"headers as JSON":        {`{"Cookie":["sid=8s7df6"]}`, "8s7df6"},
 		"a key in one line":      {`key "` + strings.ReplaceAll(pem, "\n", `\n`) + `"`, "MIIEpAIBAAKCAQEA"},
 	} {

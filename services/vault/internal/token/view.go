@@ -4,8 +4,10 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/reference"
 )
 
@@ -113,6 +115,10 @@ func unescaped(text string) (view, bool) {
 			continue
 		}
 		changed = true
+		if (r < utf8.RuneSelf || text[at] == '\\') && unseen(r) {
+			at += n + len(colour().FindString(text[at+n:min(at+n+maxColour, len(text))]))
+			continue
+		}
 		if r == '\\' && strings.HasPrefix(text[at+n:], `"`) {
 			// It escapes nothing: the quote is that of the text which it is the end of. Decoded, it would take the quote for its own.
 			b.WriteString(`\\`)
@@ -133,6 +139,14 @@ func unescaped(text string) (view, bool) {
 	}
 	return view{text: b.String(), from: from}, changed
 }
+
+// unseen reports whether a character parts nothing for who reads a text.
+func unseen(r rune) bool { return !unicode.IsSpace(r) && unicode.In(r, unicode.Cc, unicode.Cf) }
+
+// colour is what follows the escape of a colour, in maxColour bytes.
+var colour = pattern.New(`^\[[0-9;]*m`)
+
+const maxColour = 24
 
 // escape is the character that a text begins with the escape of, and how long that is; 0 where it begins with none.
 func escape(s string) (rune, int) {
