@@ -277,6 +277,25 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
+// The width of experts is a list for some: by layer, or by what a token is of.
+func TestExpertsOfSeveralWidths(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		config string
+		want   uint32
+	}{
+		"Hunyuan A13B": {`{"model_type":"hunyuan_v1_moe","num_hidden_layers":4,"hidden_size":4096,"num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":3072,
+			"moe_intermediate_size":[3072,3072,3072,3072],"moe_topk":[8,8,8,8],"num_shared_expert":[1,1,1,1]}`, 8 * 3072},
+		"ERNIE 4.5 VL": {`{"model_type":"ernie4_5_moe_vl","num_hidden_layers":28,"hidden_size":2560,"num_attention_heads":20,"num_key_value_heads":4,"intermediate_size":8192,
+			"moe_intermediate_size":[1536,512],"moe_num_experts":[64,64],"moe_k":6}`, 6 * 1536},
+	} {
+		card, err := Card(Folder{Config: file(test.config), Weights: map[string]Source{"model.safetensors": weights(1)}})
+		if err != nil || card.FeedForward != test.want {
+			t.Errorf("%s: %d, %v", name, card.FeedForward, err)
+		}
+	}
+}
+
 func TestTheRestOfTheCard(t *testing.T) {
 	t.Parallel()
 	card, err := Card(Folder{Config: file(configs["Llama 3.1 8B"].config), Weights: map[string]Source{"model.safetensors": weights(1)}})

@@ -62,8 +62,10 @@ type config struct {
 	IntermediateSize    list `json:"intermediate_size"`
 	NInner              size `json:"n_inner"`
 	FFNHiddenSize       size `json:"ffn_hidden_size"`
-	MoEIntermediateSize size `json:"moe_intermediate_size"`
+	MoEIntermediateSize list `json:"moe_intermediate_size"` // ERNIE's by what a token is of, Hunyuan's by layer
 	NumExpertsPerTok    size `json:"num_experts_per_tok"`
+	MoETopK             list `json:"moe_topk"`
+	MoEK                size `json:"moe_k"`
 
 	MaxPositionEmbeddings size `json:"max_position_embeddings"`
 	NPositions            size `json:"n_positions"`
@@ -181,6 +183,14 @@ func (l *list) UnmarshalJSON(b []byte) error {
 		*l = append(*l, uint64(n))
 	}
 	return nil
+}
+
+// most is the largest number for any layer.
+func (l list) most() (n uint64) {
+	for _, one := range l {
+		n = max(n, one)
+	}
+	return n
 }
 
 // blocks are layers as a configuration lists them one by one. Other models have a list of that name with other things in it.

@@ -13,11 +13,8 @@ func (c *config) hidden() uint64 { return first(c.HiddenSize, c.NEmbd, c.DModel)
 func (c *config) heads() uint64  { return first(c.NumAttentionHeads, c.NHead, c.NumHeads) }
 
 func (c *config) feedForward() uint64 {
-	widest := max(uint64(c.NInner), uint64(c.FFNHiddenSize), uint64(c.MoEIntermediateSize)*first(c.NumExpertsPerTok, c.NumExpertsUsed, 1))
-	for _, n := range c.IntermediateSize {
-		widest = max(widest, n)
-	}
-	return widest
+	experts := max(first(c.NumExpertsPerTok, c.NumExpertsUsed, c.MoEK, 1), c.MoETopK.most())
+	return max(uint64(c.NInner), uint64(c.FFNHiddenSize), c.MoEIntermediateSize.most()*experts, c.IntermediateSize.most())
 }
 
 // headDim is the published one; hidden / heads is right only where none is published.
