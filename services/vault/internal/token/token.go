@@ -262,13 +262,33 @@ func credentials(text string, known func(word string) bool) []secret.Span {
 		for to < min(from+maxCredential, len(text)) && (wordByte(text[to])) {
 			to++
 		}
-		if to-from >= minCredential && known(text[from:to]) {
-			out = append(out, secret.Span{From: from, To: to, Kind: "DURWARD_TOKEN"})
+		for begin, end := range parts(text[from:to]) {
+			if end-begin >= minCredential && known(text[from+begin:from+end]) {
+				out = append(out, secret.Span{From: from + begin, To: from + end, Kind: "DURWARD_TOKEN"})
+			}
 		}
 		from = max(to, from+1)
 	}
 	return out
 }
+
+// parts goes through a word and, where it has signs that a URL, an option or a sentence puts beside a credential, what is between them.
+func parts(word string) func(yield func(from, to int) bool) {
+	return func(yield func(from, to int) bool) {
+		if !yield(0, len(word)) || !strings.ContainsAny(word, beside) {
+			return
+		}
+		for from := 0; from <= len(word); {
+			n := strings.IndexAny(word[from:]+beside, beside)
+			if !yield(from, from+n) {
+				return
+			}
+			from += n + 1
+		}
+	}
+}
+
+const beside = "=/.+~"
 
 func wordByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("+/=_.~-", c) >= 0

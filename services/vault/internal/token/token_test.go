@@ -352,6 +352,11 @@ func TestTheVaultsOwnCredentials(t *testing.T) {
 	if strings.Contains(got[0], mine) || got[1] != mine[1:] {
 		t.Errorf("got %q", got)
 	}
+	for _, text := range []string{"it sent %.", "GET /mcp/%/x", "x=%&y", "https://h/?x=%", "--as=%", "a/b=%...", "%=", "%\n"} {
+		if got := tokenise(t, b, "s2", strings.ReplaceAll(text, "%", mine))[0]; references.ReplaceAllString(got, "%") != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
 }
 
 // TestWhatWasReleasedIsFoundInEverySession: whatever it looks like, and by itself alone; its reference brings nothing back, and agents'
