@@ -235,6 +235,11 @@ func own() []rule {
 			source: `/webhooks/[0-9]{17,20}/([A-Za-z0-9_-]{60,})`,
 		},
 		{
+			// A password's hash of crypt, bcrypt, yescrypt or Argon2 is tried against words by who has it.
+			kind: "PASSWORD_HASH", keywords: []string{"$1$", "$2a$", "$2b$", "$2x$", "$2y$", "$5$", "$6$", "$y$", "$apr1$", "$argon2"},
+			source: `(\$(?:[156y]|2[abxy]|apr1|argon2(?:id|i|d))\$[A-Za-z0-9./+,=$-]{28,})`,
+		},
+		{
 			// The whole of an Ed25519 or X25519 key is one line, of which nothing beside says what it is.
 			kind: "PRIVATE_KEY", keywords: []string{"mc4caqawbqydk2v"},
 			source: `\b(MC4CAQAwBQYDK2V[uw]BCIEI[A-Za-z0-9+/]{40,})`,
