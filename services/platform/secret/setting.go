@@ -89,6 +89,8 @@ func setting(text string, from int, word string) (Span, bool) {
 	value := text[s.From:s.To]
 	ok := !nothing(value)
 	switch {
+	case strings.HasPrefix(value, "/") && (name == "PWD" || name == "OLDPWD"):
+		return Span{}, false // a shell's folders, which each print of an environment has
 	case word != "token" && word != "key":
 	case quantity().MatchString(clip(value)), plural && count().MatchString(clip(value)):
 		ok = false

@@ -140,7 +140,7 @@ func TestOrdinaryLogsStay(t *testing.T) {
 		"forward_pass=12.3ms, compass: north, bypass=on, num_tokens=123456789, tokens: 4096, 12 tests pass 3 fail", "Enter password:\nINFO ready to serve",
 		strings.Repeat("=", 70) + "\n" + strings.Repeat("=", 70), "the password 12 times", "GET /v1/models?limit=20&after=abcdefgh",
 		"http://localhost:4873/@types/node", "POST http://10.0.0.7:8080/users?id=ada@x",
-		"unexpected token value: abcd", `{"authorization":null,"cookie":true,"x":"y"}`, `{"args":["--password="],"retry":true}`, `{"url":["/?token="]},{"next":null}`,
+		"PWD=/opt/app OLDPWD=/root", "price: $1$ and $5$ or $6$/month", "unexpected token value: abcd", `{"authorization":null,"cookie":true,"x":"y"}`, `{"args":["--password="],"retry":true}`, `{"url":["/?token="]},{"next":null}`,
 		"http://127.0.0.1:8000/v1/models", "INFO:     Started server process [12345]",
 	} {
 		if got := tokenise(t, New(Config{}), "s", text)[0]; got != text {
