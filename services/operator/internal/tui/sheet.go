@@ -48,14 +48,11 @@ func (m *Model) brought(msg proposed) {
 	m.show(msg.operation, msg.proposal)
 }
 
-// show puts a document on the screen, under the card of the operation that it is about. The card is as the executor had it when the
-// statement was made, which may be long after the request came.
+// show puts a document on the screen, with the card that its statement was made of: what the vault says of the request since then was not
+// signed, nor what the executor said when it came.
 func (m *Model) show(operation string, p *Proposal) {
-	if op := m.pending(operation); op != nil && !m.own {
-		card := m.card(op)
-		card.Preview, card.Problem = p.Preview, ""
-		m.cards[operation] = card
-		p.Document.About = card.Sheet(m.now())
+	if m.pending(operation) != nil && !m.own {
+		m.cards[operation] = p.Card
 	}
 	m.mode, m.proposal = modeSheet, p
 	m.unfold(false)

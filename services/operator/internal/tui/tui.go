@@ -58,9 +58,10 @@ type Backend interface {
 type Proposal struct {
 	Number   string
 	Document approval.Document
-	// Preview is the executor's answer that the statement about an operation was made of.
-	Preview *executorv1.PreviewCallResponse
-	Submit  func(context.Context, *callv1.HumanStatement) (string, error)
+	// Card is the request that the statement is about, with the executor's answer that it was made of, and stands in the document. Of a
+	// person's own call it is empty.
+	Card   approval.Card
+	Submit func(context.Context, *callv1.HumanStatement) (string, error)
 	// Then goes on after Submit for as long as it takes, and says how it ended; nil: there is nothing more.
 	Then func(context.Context) (string, error)
 }

@@ -88,7 +88,7 @@ func (d *desk) Approve(_ context.Context, op *vaultv1.Operation, number string) 
 	if err != nil {
 		return nil, err
 	}
-	return &Proposal{Number: number, Document: approval.DocumentOf(st, preview().GetSubject().GetEntry()), Preview: d.preview()}, nil
+	return d.proposal(op, number, approval.DocumentOf(st, preview().GetSubject().GetEntry())), nil
 }
 
 func (d *desk) Scope(_ context.Context, op *vaultv1.Operation, number string, w approval.Within) (*Proposal, error) {
@@ -101,7 +101,13 @@ func (d *desk) Scope(_ context.Context, op *vaultv1.Operation, number string, w 
 	if err != nil {
 		return nil, err
 	}
-	return &Proposal{Number: number, Document: approval.ScopeSheet(st, []*executorv1.PreviewCallResponse{preview()}), Preview: d.preview()}, nil
+	return d.proposal(op, number, approval.ScopeSheet(st, []*executorv1.PreviewCallResponse{preview()})), nil
+}
+
+func (d *desk) proposal(op *vaultv1.Operation, number string, document approval.Document) *Proposal {
+	card := approval.Card{Number: number, Operation: op, Preview: d.preview()}
+	document.About = card.Sheet(testNow)
+	return &Proposal{Number: number, Document: document, Card: card}
 }
 
 func (d *desk) Deny(_ context.Context, id, reason string) error {
@@ -385,6 +391,30 @@ func TestTheSheetIsAsOfNow(t *testing.T) {
 			}
 			s.keys("esc")
 			s.sees("stop embed first")
+		}
+	}
+}
+
+// TestTheSheetIsOfWhatIsSigned: a vault that says other arguments of the request once its statement is made has them not shown above it.
+func TestTheSheetIsOfWhatIsSigned(t *testing.T) {
+	for key, deliver := range map[string]func(*stage) func(){
+		"a": func(s *stage) func() { return s.hold("a") },
+		"s": func(s *stage) func() {
+			s.keys("s")
+			_, cmd := s.m.Update(tea.KeyPressMsg{Code: tea.KeyEnter})
+			return func() { s.run(cmd) }
+		},
+	} {
+		s := newStage(t, 120, 40)
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+		show := deliver(s)
+		other := operation(1, "start_service")
+		other.Arguments = []byte(`{"service_id":"harmless"}`)
+		s.send(Vault{Operations: []*vaultv1.Operation{other}})
+		show()
+		s.sees("y sign it", "start_service service_id=demo-chat")
+		if strings.Contains(s.text(), "harmless") {
+			t.Errorf("%s: what is signed stands under another call:\n%s", key, s.text())
 		}
 	}
 }

@@ -231,7 +231,7 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 	var documents []approval.Document
 	var failed error
 	for _, r := range decision {
-		p, err := a.propose(ctx, s, r.op, r.number, within)
+		p, err := a.propose(ctx, s, seen, r.op, r.number, within)
 		if err != nil && len(decision) > 1 {
 			a.Out.Remark("%s", a.Out.Red(cli.PublicText(err)))
 			failed = cli.Denied("See: durward approvals", "not all of them were approved")
@@ -240,9 +240,6 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 		if err != nil {
 			return nil, err
 		}
-		c := seen.card(ctx, s, r.op, r.number)
-		c.Preview = p.preview
-		p.document.About = c.Sheet(a.Now())
 		asked, proposals, documents = append(asked, r), append(proposals, p), append(documents, p.document)
 	}
 	if len(asked) == 0 {

@@ -16,57 +16,59 @@ import (
 // proposal is a statement that a person is asked to sign, and what becomes of it then.
 type proposal struct {
 	document approval.Document
-	// preview is the executor's answer that the statement was made of; of a scope, the one for the call that was asked for.
-	preview *executorv1.PreviewCallResponse
+	// card is the request that the statement was made of, with the executor's answer; of a scope, the one for the call that was asked for.
+	// It stands in the document.
+	card approval.Card
 	// submit hands the signed statement to the vault.
 	submit func(context.Context, *callv1.HumanStatement) (*vaultv1.Operation, error)
 }
 
-// propose makes the statement that lets one operation run once, or a session within a scope.
-func (a *app) propose(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string, within *approval.Within) (*proposal, error) {
-	once, err := a.proposeApproval(ctx, s, op, number)
-	if err != nil || within == nil {
-		return once, err
+// propose makes the statement that lets one operation run once, or a session within a scope. The request is shown as the statement has it.
+func (a *app) propose(ctx context.Context, s *cli.Session, seen openSessions, op *vaultv1.Operation, number string, within *approval.Within) (*proposal, error) {
+	p, preview, err := a.proposeApproval(ctx, s, op, number)
+	if err == nil && within != nil {
+		p, err = a.proposeScope(ctx, s, op, number, *within)
 	}
-	scope, err := a.proposeScope(ctx, s, op, number, *within)
 	if err != nil {
 		return nil, err
 	}
-	scope.preview = once.preview
-	return scope, nil
+	p.card = seen.card(ctx, s, op, number)
+	p.card.Preview = preview
+	p.document.About = p.card.Sheet(a.Now())
+	return p, nil
 }
 
-// proposeApproval makes the statement that lets one operation run once.
-func (a *app) proposeApproval(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string) (*proposal, error) {
-	cannot := func(err error) error {
-		return cli.Denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
+// proposeApproval makes the statement that lets one operation run once, of the executor's answer, which it returns too.
+func (a *app) proposeApproval(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string) (*proposal, *executorv1.PreviewCallResponse, error) {
+	cannot := func(err error) (*proposal, *executorv1.PreviewCallResponse, error) {
+		return nil, nil, cli.Denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
 	}
 	call, err := approval.CallOf(op)
 	if err != nil {
-		return nil, cannot(err)
+		return cannot(err)
 	}
 	preview, err := s.Preview(ctx, call.Tool.Ref(), call.Arguments)
 	if f := (*fault.Error)(nil); errors.As(err, &f) && f.Code == callv1.Code_CODE_PLAN_CHANGED {
-		return nil, cli.Denied("Deny it, and the agent simulates and asks again: durward deny "+number,
+		return nil, nil, cli.Denied("Deny it, and the agent simulates and asks again: durward deny "+number,
 			"%s cannot be approved: %v", number, approval.ErrPlan)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	signer := a.Signer(s)
 	st, err := signer.Approve(op, preview)
 	if err != nil {
-		return nil, cannot(err)
+		return cannot(err)
 	}
 	steps, err := call.Steps(preview)
 	if err != nil {
-		return nil, cannot(err)
+		return cannot(err)
 	}
-	return &proposal{approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...), preview,
-		func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
+	return &proposal{document: approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...),
+		submit: func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
 			response, err := s.Vault.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: op.GetOperationId(), Statement: signed})
 			return response.GetOperation(), err
-		}}, nil
+		}}, preview, nil
 }
 
 // proposeScope makes the statement that lets a session do more than the one call that it asked for.
@@ -106,8 +108,8 @@ func (a *app) proposeScope(ctx context.Context, s *cli.Session, op *vaultv1.Oper
 	if err != nil {
 		return nil, cannot(err)
 	}
-	return &proposal{approval.ScopeSheet(st, previews), nil,
-		func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
+	return &proposal{document: approval.ScopeSheet(st, previews),
+		submit: func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
 			response, err := s.Vault.Standing.GrantScope(ctx, &vaultv1.GrantScopeRequest{OperationId: op.GetOperationId(), Statement: signed})
 			return response.GetOperation(), err
 		}}, nil

@@ -219,12 +219,12 @@ func (d *desk) Card(ctx context.Context, op *vaultv1.Operation, number string) a
 }
 
 func (d *desk) Approve(ctx context.Context, op *vaultv1.Operation, number string) (*tui.Proposal, error) {
-	p, err := d.a.propose(ctx, d.s, op, number, nil)
+	p, err := d.a.propose(ctx, d.s, askSessions(ctx, d.s), op, number, nil)
 	return d.proposal(p, number, number+" approved.", err)
 }
 
 func (d *desk) Scope(ctx context.Context, op *vaultv1.Operation, number string, w approval.Within) (*tui.Proposal, error) {
-	p, err := d.a.propose(ctx, d.s, op, number, &w)
+	p, err := d.a.propose(ctx, d.s, askSessions(ctx, d.s), op, number, &w)
 	return d.proposal(p, number, number+" approved; it may be repeated within the scope. r ends it.", err)
 }
 
@@ -232,7 +232,7 @@ func (d *desk) proposal(p *proposal, number, said string, err error) (*tui.Propo
 	if err != nil {
 		return nil, plain(err)
 	}
-	return &tui.Proposal{Number: number, Document: p.document, Preview: p.preview, Submit: func(ctx context.Context, signed *callv1.HumanStatement) (string, error) {
+	return &tui.Proposal{Number: number, Document: p.document, Card: p.card, Submit: func(ctx context.Context, signed *callv1.HumanStatement) (string, error) {
 		op, err := p.submit(ctx, signed)
 		said := said
 		if err == nil && op.GetWaiters() == 0 {

@@ -115,7 +115,7 @@ func TestTheScreenIsGivenWhatTheStatementWasMadeOf(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got := p.Preview.GetPlan(); !slices.Equal(got, []string{"the plan's only step"}) {
+		if got := p.Card.Preview.GetPlan(); !slices.Equal(got, []string{"the plan's only step"}) {
 			t.Errorf("%s: the screen is given the plan %q", name, got)
 		}
 	}
