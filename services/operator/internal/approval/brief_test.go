@@ -49,6 +49,21 @@ func texts(lines []Line) string {
 	return b.String()
 }
 
+// TestABriefCountsTheLinesOfATerminalThatKnowsNoClusters: what such a terminal breaks by itself pushes no term off the screen.
+func TestABriefCountsTheLinesOfATerminalThatKnowsNoClusters(t *testing.T) {
+	d := first(t)
+	d.About[0].Text += " body=" + strings.Repeat("क"+strings.Repeat("\u093e", 200), 20)
+	lines, whole := Brief(testNow, 80, 23, d)
+	if whole {
+		t.Errorf("4,000 characters fit on 23 lines of 80 columns")
+	}
+	for _, line := range lines {
+		if width := ansi.StringWidthWc(line.Text); width > 80 {
+			t.Fatalf("a line has %d columns: %q", width, line.Text)
+		}
+	}
+}
+
 // TestTheFirstApprovalFitsOneScreen of 24 lines by 80 columns, with who, what, target, fit, risk and the agent's words.
 func TestTheFirstApprovalFitsOneScreen(t *testing.T) {
 	lines, whole := Brief(testNow, 80, 23, first(t))

@@ -16,8 +16,6 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
-
-	"durward.internal/services/platform/pattern"
 )
 
 // Printer writes results to Out and remarks to Err. It is not safe for concurrent use.
@@ -69,13 +67,24 @@ func (p *Printer) Blue(s string) string   { return p.paint("34", s) }
 func (p *Printer) Bold(s string) string   { return p.paint("1", s) }
 func (p *Printer) Dim(s string) string    { return p.paint("2", s) }
 
-// width counts the characters of s that are seen; the printer's own colours are not.
-func width(s string) int { return utf8.RuneCountInString(colour().ReplaceAllString(s, "")) }
+// Columns is how many columns of a terminal s takes at most; colours take none. Some terminals draw a cluster of characters in the place of
+// one, others each of its characters: a letter with a hundred vowel signs behind it is one column there and 101 here.
+func Columns(s string) int { return max(ansi.StringWidth(s), ansi.StringWidthWc(s)) }
 
-var colour = pattern.New("\x1b\\[[0-9]*m")
+// Cut is the longest beginning of s, which holds no escape codes, that takes so many columns at most.
+func Cut(s string, columns int) string {
+	used := 0
+	for i, r := range s {
+		if used += ansi.StringWidthWc(string(r)); used > columns {
+			s = s[:i]
+			break
+		}
+	}
+	return ansi.Truncate(s, columns, "")
+}
 
-// Pad fills s up to n characters.
-func Pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-width(s))) }
+// Pad fills s up to n columns.
+func Pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-Columns(s))) }
 
 // Each is what f gives for each item: a table's rows, the names in a list.
 func Each[T, V any](items []T, f func(T) V) []V {
@@ -131,14 +140,14 @@ const gutter = "│ "
 // Wrap breaks a line that holds no escape codes at width columns; 0: not at all. What goes on stands behind a gutter, so that no
 // text of somebody else's, however padded, begins a line of the screen, where cards and questions of our own do. Nothing is dropped.
 func Wrap(line string, width int) []string {
-	if width < 1 || ansi.StringWidth(line) <= width {
+	if width < 1 || Columns(line) <= width {
 		return []string{line}
 	}
 	indent := len(line) - len(strings.TrimLeft(line, " "))
 	further := before(min(indent, width/2))
 	var lines []string
-	for rest, room, start := line, width, ""; ; room, start = max(width-ansi.StringWidth(further), 2), further {
-		part := ansi.Truncate(rest, room, "")
+	for rest, room, start := line, width, ""; ; room, start = max(width-Columns(further), 2), further {
+		part := Cut(rest, room)
 		if part == "" { // a character that is wider than the screen
 			part = rest
 		}

@@ -34,8 +34,8 @@ func table(header []string, rows [][]string, limit int, dim func(string) string)
 		cells, height := make([][]string, len(row)), 0
 		for j, cell := range row {
 			cells[j] = []string{cell}
-			if width(cell) > widths[j] {
-				cells[j] = strings.Split(ansi.Wordwrap(strings.TrimSpace(cell), widths[j], " "), "\n")
+			if Columns(cell) > widths[j] {
+				cells[j] = strings.Split(ansi.WordwrapWc(strings.TrimSpace(cell), widths[j], " "), "\n")
 			}
 			height = max(height, len(cells[j]))
 		}
@@ -68,9 +68,9 @@ func columns(header []string, rows [][]string, limit int) (widths []int, fits bo
 	total := gap * (len(header) - 1)
 	for j := range header {
 		for _, row := range append([][]string{header}, rows...) {
-			widths[j] = max(widths[j], width(row[j]))
+			widths[j] = max(widths[j], Columns(row[j]))
 			for _, word := range strings.Fields(row[j]) {
-				least[j] = max(least[j], width(word))
+				least[j] = max(least[j], Columns(word))
 			}
 		}
 		total += widths[j]
@@ -93,7 +93,7 @@ func columns(header []string, rows [][]string, limit int) (widths []int, fits bo
 
 // cards writes each row as names and cells.
 func cards(header []string, rows [][]string, dim func(string) string) []string {
-	longest := width(slices.MaxFunc(header, func(a, b string) int { return width(a) - width(b) }))
+	longest := Columns(slices.MaxFunc(header, func(a, b string) int { return Columns(a) - Columns(b) }))
 	var out []string
 	for i, row := range rows {
 		if i > 0 {

@@ -22,10 +22,21 @@ const more = " … enter"
 // oneLine cuts a line to width columns, and says so.
 func oneLine(line string, width int) string {
 	line = printable(line)
-	if ansi.StringWidth(line) <= width {
+	if output.Columns(line) <= width {
 		return line
 	}
-	return ansi.Truncate(line, max(width-ansi.StringWidth(more), 0), "") + more
+	return output.Cut(line, max(width-output.Columns(more), 0)) + more
+}
+
+// fit cuts a line of the screen, which may hold colours, to width columns. They are lost where clusters alone would be too wide.
+func fit(line string, width int) string {
+	if output.Columns(line) <= width {
+		return line
+	}
+	if short := ansi.Truncate(line, width, "…"); output.Columns(short) <= width {
+		return short
+	}
+	return output.Cut(ansi.Strip(line), width-1) + "…"
 }
 
 // clip shows at most max lines, the last of which says how many are missing and how to see them.

@@ -241,7 +241,7 @@ func (s *stage) check() {
 		s.t.Fatalf("%d lines on a screen of %d", len(lines), s.m.height)
 	}
 	for _, line := range lines {
-		if w := ansi.StringWidth(line); w > s.m.width {
+		if w := max(ansi.StringWidth(line), ansi.StringWidthWc(line)); w > s.m.width {
 			s.t.Fatalf("a line of %d on a screen of %d: %q", w, s.m.width, line)
 		}
 		if strings.ContainsFunc(ansi.Strip(line), commands) || !onlyColours(line) {
@@ -753,7 +753,7 @@ func TestDangerBanner(t *testing.T) {
 
 // TestHostileNames: nothing that anybody says moves the cursor, hides, or looks like the screen's own (SEC-T1, T2).
 func TestHostileNames(t *testing.T) {
-	hostile := "\x1b[2J\x1b]0;owned\x07\u202eevil\u200b\r\nK7F3  READ  harmless\u009b31m" + strings.Repeat("日本", 40) + "\x00\xff"
+	hostile := "\x1b[2J\x1b]0;owned\x07\u202eevil\u200b\r\nK7F3  READ  harmless\u009b31m" + strings.Repeat("日本", 40) + strings.Repeat("ก\u0e33\u0e33", 99) + "\x00\xff"
 	for _, size := range [][2]int{{80, 24}, {200, 60}, {20, 6}} {
 		s := newStage(t, size[0], size[1])
 		op := operation(1, "switch_mode")

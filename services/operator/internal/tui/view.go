@@ -54,9 +54,7 @@ func (m *Model) screen() []string {
 	lines := slices.Concat(head, padded(body, room)[:room], foot)
 	lines = lines[:min(len(lines), m.height)]
 	for i, line := range lines {
-		if ansi.StringWidth(line) > m.width {
-			lines[i] = ansi.Truncate(line, m.width, "…")
-		}
+		lines[i] = fit(line, m.width)
 	}
 	return lines
 }
@@ -457,8 +455,8 @@ func (m *Model) pastLine(op *vaultv1.Operation) string {
 	}
 	text := fmt.Sprintf("  %s  %s  %s %s  for %s", at.Local().Format("15:04:05"), state, clean.Line(op.GetTool().GetName(), 64),
 		clean.Line(approval.Arguments(op.GetArguments()), 200), clean.Line(op.GetPrincipal(), 64))
-	if ansi.StringWidth(text) > m.width {
-		text = ansi.Truncate(text, m.width-1, "") + "…"
+	if output.Columns(text) > m.width {
+		text = output.Cut(text, m.width-1) + "…"
 	}
 	return text
 }
