@@ -68,16 +68,14 @@ func (m *Model) moveService(by int) {
 
 // logs are a service's log that is followed.
 type logs struct {
-	job   int
 	end   context.CancelFunc
 	lines chan []string
 }
 
-// follow opens the log of the service under the cursor.
+// follow opens the log of the service under the cursor. It is no job: what a key began before goes on, and ends as such.
 func (m *Model) follow() tea.Cmd {
-	m.job++
 	ctx, cancel := context.WithCancel(m.ctx)
-	l := &logs{job: m.job, end: cancel, lines: make(chan []string, KeptLines)}
+	l := &logs{end: cancel, lines: make(chan []string, KeptLines)}
 	service := m.service
 	m.mode, m.lines, m.scroll, m.logs = modeLogs, []approval.Line{{Kind: approval.Heading, Text: clean.Visible(service) + "'s own words:"}}, 0, l
 	return tea.Batch(func() tea.Msg {
@@ -91,7 +89,7 @@ func (m *Model) follow() tea.Cmd {
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		return done{job: l.job, err: err}
+		return done{job: -1, err: err}
 	}, l.next())
 }
 
@@ -102,13 +100,13 @@ func (l *logs) next() tea.Cmd {
 		if !ok {
 			return nil
 		}
-		return logLines{l.job, lines}
+		return logLines{l, lines}
 	}
 }
 
 // tookLines adds lines to the log that is on the screen, and stays at its end where that was.
 func (m *Model) tookLines(msg logLines) tea.Cmd {
-	if m.mode != modeLogs || m.logs == nil || m.logs.job != msg.job {
+	if m.mode != modeLogs || m.logs != msg.of {
 		return nil
 	}
 	atEnd := m.scroll >= m.lastScroll()

@@ -107,15 +107,33 @@ func TestLogsAreFollowed(t *testing.T) {
 	if strings.Contains(s.text(), "line 0500") {
 		t.Error("more lines are kept than there is room for")
 	}
-	job := s.m.job
+	followed := s.m.logs
 	s.keys("esc")
 	if s.m.mode != modeList || s.m.logs != nil {
 		t.Error("esc does not end it")
 	}
-	s.send(logLines{job, []string{"late"}})
+	s.send(logLines{followed, []string{"late"}})
 	if strings.Contains(s.text(), "late") {
 		t.Error("what comes late is shown")
 	}
+}
+
+// TestALogIsOpenedWhileSomethingIsSigned: what is signed meanwhile ends as it would, and the next decision is taken.
+func TestALogIsOpenedWhileSomethingIsSigned(t *testing.T) {
+	s := newStage(t, 80, 24)
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "stop_service")}})
+	s.send(services("chat"))
+	s.keys("tab", "s")
+	s.clock = s.clock.Add(time.Second)
+	deliver := s.hold("y")
+	s.keys("l")
+	deliver()
+	s.keys("esc")
+	if s.m.busy != "" {
+		t.Errorf("the screen goes on to say %q", s.m.busy)
+	}
+	s.keys("tab", "a")
+	s.asked("act start_service chat", "logs chat", "sign command start_service chat ", "then chat", "approve 0001")
 }
 
 // TestTheMouseChoosesAndDecidesNothing: a click puts the cursor on a request or a service, the wheel moves and scrolls.

@@ -114,7 +114,7 @@ type (
 		then func(context.Context) (string, error)
 	}
 	logLines struct {
-		job   int
+		of    *logs
 		lines []string
 	}
 	haltedMsg struct {
