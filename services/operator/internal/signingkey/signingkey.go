@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -81,7 +82,7 @@ type Source struct {
 	Ask Asker
 }
 
-// Open returns a signer for one command. Close it afterwards.
+// Open returns a signer for one command. Close it afterwards. When ctx ends, what waits for an agent or a touch ends too.
 func (s Source) Open(ctx context.Context) (*Signer, error) {
 	raw, err := os.ReadFile(s.File)
 	if err != nil {
@@ -139,22 +140,21 @@ func (s Source) fromAgent(ctx context.Context, public ssh.PublicKey) (*Signer, e
 	if err != nil {
 		return nil, errors.New("ssh-agent does not answer at SSH_AUTH_SOCK")
 	}
+	found := &Signer{conn: conn, ended: ctx.Err, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}
 	signers, err := agent.NewClient(conn).Signers()
 	if err != nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("ssh-agent: %w", err)
+		return nil, errors.Join(found.because(fmt.Errorf("ssh-agent: %w", err)), found.Close())
 	}
 	for _, candidate := range signers {
 		if bytes.Equal(candidate.PublicKey().Marshal(), public.Marshal()) {
-			protection := "agent"
+			found.Signer, found.Protection = candidate, "agent"
 			if strings.HasPrefix(public.Type(), "sk-") {
-				protection = "touch"
+				found.Protection = "touch"
 			}
-			return &Signer{Signer: candidate, Protection: protection, conn: conn}, nil
+			return found, nil
 		}
 	}
-	_ = conn.Close()
-	return nil, errors.New("ssh-agent does not hold the signing key: ssh-add it")
+	return nil, errors.Join(errors.New("ssh-agent does not hold the signing key: ssh-add it"), found.Close())
 }
 
 // Signer is an opened signing key.
@@ -162,12 +162,29 @@ type Signer struct {
 	ssh.Signer
 	// Protection is "none", "passphrase", "agent" or "touch".
 	Protection string
-	conn       net.Conn
+	// conn is an agent's. It is closed when what ended tells of ends, until stop.
+	conn  net.Conn
+	ended func() error
+	stop  func() bool
+}
+
+// Sign signs.
+func (s *Signer) Sign(random io.Reader, data []byte) (*ssh.Signature, error) {
+	signature, err := s.Signer.Sign(random, data)
+	return signature, s.because(err)
+}
+
+// because is why an agent did not answer, where nobody waits for it any more.
+func (s *Signer) because(err error) error {
+	if err != nil && s.conn != nil && s.ended() != nil {
+		return fmt.Errorf("ssh-agent has not answered: %w", s.ended())
+	}
+	return err
 }
 
 // Close ends the connection to the agent, if there is one.
 func (s *Signer) Close() error {
-	if s.conn == nil {
+	if s.conn == nil || !s.stop() {
 		return nil
 	}
 	return s.conn.Close()

@@ -118,6 +118,66 @@ func TestAgentWithoutTheKey(t *testing.T) {
 	}
 }
 
+// silent is an agent that answers nothing but who it holds, where it does that: one behind a connection that hangs, or a key that waits for
+// its touch.
+type silent struct {
+	agent.Agent
+	asked, never chan struct{}
+}
+
+func (s silent) Sign(ssh.PublicKey, []byte) (*ssh.Signature, error) {
+	close(s.asked)
+	<-s.never
+	return nil, errors.New("never")
+}
+
+// TestNobodyWaitsForAnAgentForEver: Ctrl-C, and the screen's patience, end a look at an agent and a signature that do not come.
+func TestNobodyWaitsForAnAgentForEver(t *testing.T) {
+	file := writeKey(t, "")
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	must(t, err)
+	defer func() { _ = listener.Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	opened := make(chan error, 1)
+	go func() {
+		_, err := Source{File: file + ".pub", AgentSocket: socket}.Open(ctx)
+		opened <- err
+	}()
+	conn, err := listener.Accept()
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = conn.Read(make([]byte, 1)) // it has asked
+	must(t, err)
+	cancel()
+	if err := <-opened; !errors.Is(err, context.Canceled) {
+		t.Errorf("an agent that does not say whom it holds: %v", err)
+	}
+
+	key, err := LoadEd25519(file)
+	must(t, err)
+	keyring := silent{agent.NewKeyring(), make(chan struct{}), make(chan struct{})}
+	defer close(keyring.never)
+	must(t, keyring.Add(agent.AddedKey{PrivateKey: &key}))
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			_ = agent.ServeAgent(keyring, conn)
+			_ = conn.Close()
+		}
+	}()
+	ctx, cancel = context.WithCancel(t.Context())
+	signer, err := Source{File: file + ".pub", AgentSocket: socket}.Open(ctx)
+	must(t, err)
+	go func() {
+		<-keyring.asked
+		cancel()
+	}()
+	if _, err := signer.Sign(nil, []byte("message")); !errors.Is(err, context.Canceled) {
+		t.Errorf("an agent that does not sign: %v", err)
+	}
+	must(t, signer.Close())
+}
+
 func TestLoadEd25519(t *testing.T) {
 	if _, err := LoadEd25519(writeKey(t, "secret")); err == nil {
 		t.Error("a protected key was loaded without its passphrase")
