@@ -10,7 +10,8 @@ import (
 const (
 	// sendTime bounds one try.
 	sendTime = 20 * time.Second
-	// tries is how often one message is tried, and firstPause the time before the second; each further one is three times as long.
+	// tries is how often a request is tried to be told, and firstPause the time before the second; each further one is three times as long,
+	// and those behind the last as long as that.
 	tries      = 5
 	firstPause = 5 * time.Second
 )
@@ -28,19 +29,19 @@ type teller struct {
 	to   sender
 	log  func(string)
 
-	// seen is when a request was first seen, told those that need not be told any more.
+	// seen is when a request was first seen, told how often it was tried: as often as tries where it need not be told any more.
 	seen map[string]time.Time
-	told map[string]bool
+	told map[string]int
 	// tried are the tries of the last hour.
 	tried []time.Time
-	// failures counts the tries of what is due that failed; again is when the next may be. silent: its failing was said.
+	// failures counts the tries in a row that failed; again is when the next may be. silent: its failing was said.
 	failures int
 	again    time.Time
 	silent   bool
 }
 
 func newTeller(cfg *Config, name string, to sender, log func(string)) *teller {
-	return &teller{cfg: cfg, name: name, to: to, log: log, seen: map[string]time.Time{}, told: map[string]bool{}}
+	return &teller{cfg: cfg, name: name, to: to, log: log, seen: map[string]time.Time{}, told: map[string]int{}}
 }
 
 // run tells until ctx ends.
@@ -79,7 +80,7 @@ func (t *teller) due(waiting []Notice, now time.Time) ([]Notice, time.Time) {
 		if _, known := t.seen[n.full]; !known {
 			t.seen[n.full] = now
 		}
-		if !t.told[n.full] {
+		if t.told[n.full] < tries {
 			due = append(due, n)
 		}
 	}
@@ -90,7 +91,7 @@ func (t *teller) due(waiting []Notice, now time.Time) ([]Notice, time.Time) {
 		}
 	}
 	if len(due) == 0 {
-		t.failures = 0
+		t.failures, t.again = 0, time.Time{}
 		return nil, time.Time{}
 	}
 	first := now
@@ -133,20 +134,21 @@ func (t *teller) tell(ctx context.Context, due []Notice) {
 		t.log(fmt.Sprintf("%s could not be told; it is tried %d times, and this is said once: %s", t.name, tries, err))
 	}
 	t.silent = err != nil
-	if err != nil {
-		if t.failures++; t.failures < tries {
-			pause := firstPause
-			for range t.failures - 1 {
-				pause *= 3
-			}
-			t.again = time.Now().Add(pause)
-			return
+	for _, n := range due {
+		if t.told[n.full]++; err == nil {
+			t.told[n.full] = tries
 		}
 	}
-	t.failures = 0
-	for _, n := range due {
-		t.told[n.full] = true
+	if err == nil {
+		t.failures = 0
+		return
 	}
+	pause := firstPause
+	for range min(t.failures, tries-2) {
+		pause *= 3
+	}
+	t.failures++
+	t.again = time.Now().Add(pause)
 }
 
 // try sends once, within sendTime.

@@ -248,6 +248,27 @@ func TestFailures(t *testing.T) {
 	})
 }
 
+// TestARequestHasTriesOfItsOwn: what comes while a destination fails is not given up with what came before it.
+func TestARequestHasTriesOfItsOwn(t *testing.T) {
+	telling(t, Config{}, func(b *board, to *fake, _ func() []string) {
+		to.broken(true)
+		b.set(waits("A"))
+		for len(to.numbers()) < tries-1 {
+			pass(time.Second)
+		}
+		b.set(waits("A", "D1")) // before the last try of A
+		for len(to.numbers()) < tries {
+			pass(time.Second)
+		}
+		to.broken(false)
+		pass(5 * time.Minute)
+		want(t, "A five times, D1 until it is told", to.numbers(), "A", "A", "A", "A", "D1 A", "D1")
+		b.set(waits("A", "D1", "B"))
+		pass(time.Minute)
+		want(t, "and what comes then at once", to.numbers()[tries+1:], "B")
+	})
+}
+
 // TestExpired: what ended while the vault was away is not told.
 func TestExpired(t *testing.T) {
 	telling(t, Config{}, func(b *board, to *fake, _ func() []string) {
