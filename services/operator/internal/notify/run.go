@@ -16,6 +16,9 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+// lasted is how long a watch must have gone on to be begun again without a word: servers have each peer prove itself anew every hour or so.
+const lasted = time.Minute
+
 // Run tells every destination what waits, until ctx ends. log gets a line for each thing that an operator should know.
 func Run(ctx context.Context, cfg *Config, vault vaultv1.NoticeServiceClient, log func(string)) error {
 	b := &board{}
@@ -38,14 +41,18 @@ func Run(ctx context.Context, cfg *Config, vault vaultv1.NoticeServiceClient, lo
 func watch(ctx context.Context, cfg *Config, vault vaultv1.NoticeServiceClient, b *board, log func(string)) {
 	pause, silent := firstRetry, false
 	for {
+		began, spoke := time.Now(), false
 		err := follow(ctx, cfg, vault, b, func() {
 			if silent {
 				log("The vault is there again.")
 			}
-			pause, silent = firstRetry, false
+			pause, silent, spoke = firstRetry, false, true
 		})
 		if ctx.Err() != nil {
 			return
+		}
+		if spoke && time.Since(began) >= lasted {
+			continue
 		}
 		if !silent {
 			log(fmt.Sprintf("The vault does not say what waits: %s. It is asked again, and this is said once.", clean.Line(err.Error(), 200)))

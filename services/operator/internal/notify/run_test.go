@@ -81,6 +81,10 @@ func TestWatch(t *testing.T) {
 		vault.events <- &vaultv1.WatchWaitingResponse{Waiting: append(slices.Clone(one), two...)}
 		pass(time.Minute)
 		want(t, "numbers that are alike", to.numbers(), "K7F3", "K7F3B")
+		vault.events <- errors.New("the connection is an hour old")
+		vault.events <- &vaultv1.WatchWaitingResponse{Waiting: two}
+		pass(time.Minute)
+		want(t, "after an hour", to.numbers(), "K7F3", "K7F3B")
 		cancel()
 		all.Wait()
 		if len(lines) != 2 || !strings.Contains(lines[0], "it is gone") || strings.Contains(lines[0], "\x1b") || lines[1] != "The vault is there again." {

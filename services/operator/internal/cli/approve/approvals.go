@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
@@ -277,13 +278,11 @@ func changedServers(ctx context.Context, s *cli.Session) []string {
 
 // watchApprovals shows each operation as it comes and each decision as it falls.
 func (a *app) watchApprovals(ctx context.Context, s *cli.Session) error {
-	stream, err := s.Vault.WatchOperations(ctx, &vaultv1.WatchOperationsRequest{})
-	if err != nil {
-		return err
-	}
 	known := map[string]vaultv1.OperationState{}
 	ended := cli.Unreachable("Start it again: durward approvals --watch", "the vault ended the watch")
-	return cli.EachOf(ctx, stream, ended, func(event *vaultv1.WatchOperationsResponse) error {
+	return cli.Follow(ctx, a.Now, ended, func(bool) (grpc.ServerStreamingClient[vaultv1.WatchOperationsResponse], error) {
+		return s.Vault.WatchOperations(ctx, &vaultv1.WatchOperationsRequest{})
+	}, func(event *vaultv1.WatchOperationsResponse) error {
 		op := event.GetOperation()
 		if before, seen := known[op.GetOperationId()]; seen && before == op.GetState() {
 			return nil

@@ -11,12 +11,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/operator/internal/tui"
+	"durward.internal/services/platform/fault"
 )
 
 // queue is a vault that has operations, the newest first, and counts the bytes that it says of them.
@@ -98,6 +100,52 @@ func TestTheScreenReadsWhatChanged(t *testing.T) {
 	q.ops = nil
 	read(0)
 	read(0)
+}
+
+// briefly is a vault each of whose watches tells of what waits and then ends after so long, the last one for good.
+type briefly struct {
+	queue
+	now     time.Time
+	lasts   []time.Duration
+	watches int
+}
+
+type brieflyStream struct {
+	grpc.ServerStreamingClient[vaultv1.WatchOperationsResponse]
+	of   *briefly
+	left []*vaultv1.Operation
+}
+
+func (b *briefly) WatchOperations(context.Context, *vaultv1.WatchOperationsRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[vaultv1.WatchOperationsResponse], error) {
+	b.watches++
+	return &brieflyStream{of: b, left: b.ops[:min(b.watches, len(b.ops))]}, nil
+}
+
+func (s *brieflyStream) Recv() (*vaultv1.WatchOperationsResponse, error) {
+	if len(s.left) == 0 {
+		s.of.now = s.of.now.Add(s.of.lasts[s.of.watches-1])
+		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, "the vault cannot be reached")
+	}
+	op := s.left[0]
+	s.left = s.left[1:]
+	return &vaultv1.WatchOperationsResponse{Operation: op}, nil
+}
+
+// TestAWatchOfApprovalsGoesOn where its connection ended after a while, and shows what waits once.
+func TestAWatchOfApprovalsGoesOn(t *testing.T) {
+	s, op := asking(t)
+	second := proto.CloneOf(op)
+	second.OperationId = strings.Repeat("ab", 16)
+	vault := &briefly{queue: queue{ops: []*vaultv1.Operation{op, second}}, now: clitest.Now, lasts: []time.Duration{time.Hour, time.Hour, time.Second}}
+	s.Vault.ApprovalServiceClient = vault
+	core, out, _ := clitest.Printing(true)
+	core.Now = func() time.Time { return vault.now }
+	if err := (&app{core}).watchApprovals(t.Context(), s); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || vault.watches != 3 {
+		t.Errorf("%d watches, %v", vault.watches, err)
+	}
+	if lines := strings.Count(out.String(), "\n"); lines != 2 {
+		t.Errorf("%d lines of two requests:\n%s", lines, out)
+	}
 }
 
 // TestTheScreenIsGivenWhatTheStatementWasMadeOf: the screen shows the executor's answer that is signed, not an earlier one.
