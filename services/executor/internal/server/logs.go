@@ -126,6 +126,9 @@ func follow(ctx context.Context, from logger, s *catalog.Service, last int, send
 	if last == 0 {
 		page.Lines = nil
 	}
+	if err == nil && len(page.Lines) == 0 {
+		err = send(nil) // or the caller would not know an empty log from a slow one
+	}
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()
 	for {

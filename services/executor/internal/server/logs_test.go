@@ -101,6 +101,24 @@ func TestFollowFromTheEnd(t *testing.T) {
 	})
 }
 
+// TestFollowSaysThatALogIsEmpty: who asks for what is there learns that nothing is, before anything is written.
+func TestFollowSaysThatALogIsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		sent := 0
+		over := make(chan error, 1)
+		go func() { over <- follow(ctx, &tape{}, nil, 100, func([]string) error { sent++; return nil }) }()
+		synctest.Wait()
+		time.Sleep(3 * followPause)
+		synctest.Wait()
+		cancel()
+		<-over
+		if sent != 1 {
+			t.Errorf("%d messages of an empty log, want 1", sent)
+		}
+	})
+}
+
 func TestFollowEndsWithAnError(t *testing.T) {
 	wrong := errors.New("no log")
 	if err := follow(t.Context(), &tape{err: wrong}, nil, 1, nil); !errors.Is(err, wrong) {

@@ -49,7 +49,7 @@ type ControlServiceClient interface {
 	EndStanding(ctx context.Context, in *EndStandingRequest, opts ...grpc.CallOption) (*EndStandingResponse, error)
 	// GetHost shows the GPUs with every program on them, foreign ones by name.
 	GetHost(ctx context.Context, in *GetHostRequest, opts ...grpc.CallOption) (*GetHostResponse, error)
-	// FollowLogs sends a service's log as it is written: the last lines, then each new one, until the caller hangs up.
+	// FollowLogs sends a service's log as it is written: the last lines, an empty message where there are none, then each new one, until the caller hangs up.
 	FollowLogs(ctx context.Context, in *FollowLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowLogsResponse], error)
 	// ListSwitches returns the newest switches of modes, the newest first, with what happened in each.
 	ListSwitches(ctx context.Context, in *ListSwitchesRequest, opts ...grpc.CallOption) (*ListSwitchesResponse, error)
@@ -172,7 +172,7 @@ type ControlServiceServer interface {
 	EndStanding(context.Context, *EndStandingRequest) (*EndStandingResponse, error)
 	// GetHost shows the GPUs with every program on them, foreign ones by name.
 	GetHost(context.Context, *GetHostRequest) (*GetHostResponse, error)
-	// FollowLogs sends a service's log as it is written: the last lines, then each new one, until the caller hangs up.
+	// FollowLogs sends a service's log as it is written: the last lines, an empty message where there are none, then each new one, until the caller hangs up.
 	FollowLogs(*FollowLogsRequest, grpc.ServerStreamingServer[FollowLogsResponse]) error
 	// ListSwitches returns the newest switches of modes, the newest first, with what happened in each.
 	ListSwitches(context.Context, *ListSwitchesRequest) (*ListSwitchesResponse, error)

@@ -17,6 +17,9 @@ const (
 	pageLines = 40
 	// maxFollowed is how many earlier lines a followed log begins with at most.
 	maxFollowed = 1000
+	// tailBegins is how long the first lines may take, which a journal may have to be searched for. An executor that is older than this
+	// program may say nothing where there are none.
+	tailBegins = 10 * time.Second
 	// tailQuiet is how long nothing more comes when all lines that are there have come: the executor looks for new ones once a
 	// second.
 	tailQuiet = 500 * time.Millisecond
@@ -110,13 +113,14 @@ func (a *app) showTail(ctx context.Context, s *cli.Session, id string, lines uin
 		}
 	}()
 	var all []string
+	patience := tailBegins
 	for quiet := false; !quiet && len(all) < int(lines); {
 		select {
 		case some := <-received:
-			all = append(all, some...)
+			all, patience = append(all, some...), tailQuiet
 		case err := <-failure:
 			return err
-		case <-time.After(tailQuiet):
+		case <-time.After(patience):
 			quiet = true
 		}
 	}
