@@ -62,6 +62,7 @@ func (m *Model) show(operation string, p *Proposal) {
 func (m *Model) unfold(whole bool) {
 	m.whole, m.scroll, m.seenEnd, m.shownAt = whole, 0, false, m.now()
 	if !whole {
+		m.laid = [2]int{m.width, m.room()}
 		m.lines, m.seenEnd = approval.Brief(m.now(), m.width, m.room()-1, m.proposal.Document)
 		return
 	}
@@ -73,6 +74,14 @@ func (m *Model) unfold(whole bool) {
 	}
 	m.lines = lines
 	m.lookedAt()
+}
+
+// refit lays a document's one screen out anew where that has become another: a banner or a remark that takes lines of it pushes none of its
+// terms off unsaid.
+func (m *Model) refit() {
+	if m.mode == modeSheet && !m.whole && m.laid != [2]int{m.width, m.room()} {
+		m.unfold(false)
+	}
 }
 
 // lookedAt notes that the end of a document was on the screen.

@@ -201,8 +201,9 @@ type Model struct {
 	proposal *Proposal
 	// lines are those of a detail or a document, unwrapped.
 	lines []approval.Line
-	// whole: the document is shown whole, instead of on one screen.
+	// whole: the document is shown whole, instead of on one screen, which had the columns and lines of laid when it was laid out.
 	whole bool
+	laid  [2]int
 	// shownAt is when a document appeared: keys typed before are no answer to it. seenEnd: all of it was on the screen.
 	shownAt time.Time
 	seenEnd bool
@@ -248,12 +249,10 @@ func ticking() tea.Cmd { return tea.Tick(time.Second, func(t time.Time) tea.Msg 
 
 // Update takes a message.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	defer m.refit()
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = max(msg.Width, 20), max(msg.Height, 6)
-		if m.mode == modeSheet && !m.whole {
-			m.unfold(false)
-		}
 		m.lookedAt()
 		m.repaint = repaintSoon
 	case tick:

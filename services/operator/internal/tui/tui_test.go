@@ -375,6 +375,35 @@ func TestNothingIsSignedUnseen(t *testing.T) {
 	s.asked("approve 0002")
 }
 
+// TestABannerPushesNothingOffThatIsSigned: where what appears beside a document takes lines that it needs, it is not signed by what was seen.
+func TestABannerPushesNothingOffThatIsSigned(t *testing.T) {
+	for name, msg := range map[string]tea.Msg{
+		"problems": Problems{"executor": "away", "vault": "away", "services": "away"}, "a remark": done{job: -1, text: strings.Repeat("said ", 60)},
+		"halted":    haltedMsg{job: -1, halted: []Halted{{Process: "vault"}, {Process: "executor"}}},
+		"dangerous": Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}, Standing: []*vaultv1.Standing{standing("dangerous"), standing("dangerous")}},
+	} {
+		s := newStage(t, 80, 24)
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+		s.keys("a")
+		for height := 24; height > 7 && strings.Contains(s.text(), "y sign it"); height-- { // down to the lowest screen that holds it
+			s.send(tea.WindowSizeMsg{Width: 80, Height: height - 1})
+		}
+		s.send(tea.WindowSizeMsg{Width: 80, Height: s.m.height + 1})
+		s.clock = s.clock.Add(time.Second)
+		s.sees("y sign it", "You sign: start_service")
+		s.d.calls = nil
+		s.send(msg)
+		s.clock = s.clock.Add(time.Second)
+		if name != "a remark" { // which a key takes away
+			s.keys("y")
+			s.asked()
+		}
+		if strings.Contains(s.text(), "y sign it") {
+			t.Errorf("%s: it is offered to sign what is not on the screen:\n%s", name, s.text())
+		}
+	}
+}
+
 // TestTheSheetIsAsOfNow: the plan above what is signed is the one that the statement was made of, not the one from when the request came.
 func TestTheSheetIsAsOfNow(t *testing.T) {
 	for name, early := range map[string]*desk{"another plan": {}, "no plan": {cardReason: "the executor is away"}} {
