@@ -126,7 +126,7 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	case err != nil:
 		return cli.Denied("Approve its requests one by one.", "dangerous mode is not possible there: %v", err)
 	}
-	a.Out.Table(sessionHeader, [][]string{a.sessionRow(target, 1)})
+	a.Out.Table(sessionHeader, [][]string{a.sessionRow(target, askSessions(ctx, s).numbers[target.GetSession()])})
 	if err := a.ShowDocument(approval.Document{Statement: st}); err != nil {
 		return err
 	}
