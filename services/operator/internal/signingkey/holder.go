@@ -41,6 +41,8 @@ type Holder struct {
 	until  time.Time
 	timer  *time.Timer
 	closed bool
+	// locks counts calls of Lock: a key that was being opened at one is not kept.
+	locks int
 }
 
 // NewHolder returns a Holder that holds nothing yet.
@@ -75,7 +77,7 @@ func (h *Holder) Sign(ctx context.Context, st *statement.Statement, ask Asker) (
 	if !h.held() {
 		h.letGo()
 	}
-	signer := h.signer
+	signer, locks := h.signer, h.locks
 	h.mu.Unlock()
 	if signer != nil {
 		return statement.Sign(st, signer)
@@ -89,16 +91,16 @@ func (h *Holder) Sign(ctx context.Context, st *statement.Statement, ask Asker) (
 		return nil, err
 	}
 	if opened.Protection == "passphrase" {
-		h.keep(opened.Signer)
+		h.keep(opened.Signer, locks)
 	}
 	return signed, nil
 }
 
-func (h *Holder) keep(signer ssh.Signer) {
+func (h *Holder) keep(signer ssh.Signer, locks int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.letGo()
-	if h.closed {
+	if h.closed || h.locks != locks {
 		return
 	}
 	// The wall clock, not the monotonic one, which stands still while a machine sleeps.
@@ -114,10 +116,11 @@ func (h *Holder) letGo() {
 	h.signer, h.timer, h.until = nil, nil, time.Time{}
 }
 
-// Lock forgets the key at once.
+// Lock forgets the key at once, and one that is being opened when it has signed.
 func (h *Holder) Lock() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.locks++
 	h.letGo()
 }
 

@@ -124,6 +124,20 @@ func TestWrongPassphraseHoldsNothing(t *testing.T) {
 	}
 }
 
+// A lock counts for the key that is being opened, too.
+func TestALockWhileTheKeyIsOpenedHolds(t *testing.T) {
+	k := held(t, "secret", 0)
+	if _, err := k.Sign(t.Context(), aStatement(), func(context.Context, string) ([]byte, error) {
+		k.Lock()
+		return []byte("secret"), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := k.Held(); ok {
+		t.Error("the key is held after a lock")
+	}
+}
+
 // A key without a passphrase is asked of its file each time, as an agent's key is of the agent.
 func TestOnlyAKeyWithAPassphraseIsHeld(t *testing.T) {
 	k := held(t, "", 0)
