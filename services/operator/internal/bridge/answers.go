@@ -3,6 +3,7 @@ package bridge
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,10 +28,10 @@ func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer fun
 			found = true
 			return answer(payload)
 		})
-		if err == nil && !found {
-			err = errCut
+		if found {
+			return nil // a stream that breaks behind its answer has brought it
 		}
-		return err
+		return cmp.Or(err, errCut)
 	case strings.TrimSpace(kind) == "application/json":
 		body, err := io.ReadAll(io.LimitReader(response.Body, maxLine+1))
 		if err != nil {
