@@ -1,6 +1,7 @@
 package signedchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ func (s Signer) Sign(ctx context.Context, statements []*statement.Statement, tou
 		}
 		signed, err := statement.Sign(st, key)
 		if err != nil {
-			return nil, err
+			return nil, cmp.Or(ctx.Err(), err)
 		}
 		out = append(out, signed)
 	}

@@ -157,7 +157,7 @@ func (s Source) fromAgent(ctx context.Context, public ssh.PublicKey) (*Signer, e
 	return nil, errors.Join(errors.New("ssh-agent does not hold the signing key: ssh-add it"), found.Close())
 }
 
-// Signer is an opened signing key.
+// Signer is an opened signing key. A key that an agent holds signs until the context ends with which it was opened.
 type Signer struct {
 	ssh.Signer
 	// Protection is "none", "passphrase", "agent" or "touch".
@@ -171,6 +171,16 @@ type Signer struct {
 // Sign signs.
 func (s *Signer) Sign(random io.Reader, data []byte) (*ssh.Signature, error) {
 	signature, err := s.Signer.Sign(random, data)
+	return signature, s.because(err)
+}
+
+// SignWithAlgorithm signs with an RSA key by the hash that is named: its type alone stands for SHA-1, which counts nowhere.
+func (s *Signer) SignWithAlgorithm(random io.Reader, data []byte, algorithm string) (*ssh.Signature, error) {
+	key, ok := s.Signer.(ssh.AlgorithmSigner)
+	if !ok {
+		return nil, fmt.Errorf("the signing key does not sign by %s", algorithm)
+	}
+	signature, err := key.SignWithAlgorithm(random, data, algorithm)
 	return signature, s.because(err)
 }
 

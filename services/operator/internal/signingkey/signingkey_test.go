@@ -2,18 +2,24 @@ package signingkey
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/pem"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/platformtest/testfile"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
 )
 
 func writeKey(t *testing.T, passphrase string) (file string) {
@@ -106,6 +112,34 @@ func TestOpenSigns(t *testing.T) {
 	for file, want := range map[string]bool{protected: true, plain: false} {
 		if got, err := Protected(file); err != nil || got != want {
 			t.Errorf("Protected = %v, %v; want %v", got, err, want)
+		}
+	}
+}
+
+// TestRSA: a key of every kind that allowed_signers takes can sign, RSA by a hash that counts.
+func TestRSA(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(t, err)
+	public, err := ssh.NewPublicKey(&key.PublicKey)
+	must(t, err)
+	line := ssh.MarshalAuthorizedKey(public)
+	operators, err := trust.ParseAllowedSigners(append([]byte("alice "), line...))
+	must(t, err)
+	plain, err := ssh.MarshalPrivateKey(key, "")
+	must(t, err)
+	protected, err := ssh.MarshalPrivateKeyWithPassphrase(key, "", []byte("secret"))
+	must(t, err)
+	dir := t.TempDir()
+	source := Source{AgentSocket: serveKey(t, key), Ask: answer("secret")}
+	for name, content := range map[string][]byte{"plain": pem.EncodeToMemory(plain), "protected": pem.EncodeToMemory(protected), "agent.pub": line} {
+		source.File = filepath.Join(dir, name)
+		testfile.Write(t, source.File, content)
+		signer, err := source.Open(t.Context())
+		must(t, err)
+		signed, err := statement.Sign(aStatement(), signer)
+		must(t, errors.Join(err, signer.Close()))
+		if _, err := statement.VerifySignature(signed, operators, time.Now()); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -208,8 +242,20 @@ func serveAgent(t *testing.T, file string) (socket string) {
 	t.Helper()
 	key, err := LoadEd25519(file)
 	must(t, err)
+	return serveKey(t, &key)
+}
+
+// serveKey is an agent that holds a key.
+func serveKey(t *testing.T, key any) (socket string) {
+	t.Helper()
 	keyring := agent.NewKeyring()
-	must(t, keyring.Add(agent.AddedKey{PrivateKey: &key}))
+	must(t, keyring.Add(agent.AddedKey{PrivateKey: key}))
+	return listen(t, func(conn net.Conn) { _ = agent.ServeAgent(keyring, conn) }) // ends with the client's connection
+}
+
+// listen serves connections to a socket.
+func listen(t *testing.T, serve func(net.Conn)) (socket string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "agent")
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -224,8 +270,7 @@ func serveAgent(t *testing.T, file string) (socket string) {
 				return
 			}
 			go func() {
-				// Ends with the client's connection.
-				_ = agent.ServeAgent(keyring, conn)
+				serve(conn)
 				_ = conn.Close()
 			}()
 		}
