@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -64,28 +65,30 @@ func AddSigner(cfg installdir.Config, operator string, key ssh.PublicKey) ([]*si
 	})
 }
 
-// RemoveSigner takes every key of an operator out of allowed_signers: ErrNoOperator, ErrLastOperator. With absent, an operator who has
-// none is no error.
-func RemoveSigner(cfg installdir.Config, operator string, absent bool) ([]*signedchange.Plan, error) {
+// RemoveSigner takes every key of an operator out of allowed_signers: ErrNoOperator, ErrLastOperator where no key is left that counts now.
+// With absent, an operator who has none is no error. A *SignersError: processes would not take up what is left, and go by what they know.
+func RemoveSigner(cfg installdir.Config, operator string, now time.Time, absent bool) ([]*signedchange.Plan, error) {
 	return signersChange(cfg, func(before []byte) ([]byte, error) {
 		var after []byte
-		left := 0
 		for line := range bytes.Lines(before) {
-			first, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-			if first == operator {
-				continue
+			if first, _, _ := strings.Cut(strings.TrimSpace(string(line)), " "); first != operator {
+				after = append(after, line...)
 			}
-			if first != "" && !strings.HasPrefix(first, "#") {
-				left++
-			}
-			after = append(after, line...)
 		}
 		switch {
 		case len(after) == len(before) && absent:
 			return before, nil
 		case len(after) == len(before):
 			return nil, ErrNoOperator
-		case left == 0:
+		}
+		left, err := trust.ParseAllowedSigners(after)
+		if err != nil {
+			return nil, &SignersError{err}
+		}
+		if !slices.ContainsFunc(left.All(), func(s trust.Signer) bool {
+			_, err := left.Find(s.Key, statement.Namespace, now)
+			return err == nil
+		}) {
 			return nil, ErrLastOperator
 		}
 		return after, nil

@@ -4,7 +4,9 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -26,12 +28,16 @@ func key(t *testing.T, seed byte) ssh.PublicKey {
 	return k
 }
 
+var unreadable = errors.New("a *SignersError")
+
 // TestSigners: whose key counts changes by whole operators, and never to nobody.
 func TestSigners(t *testing.T) {
 	cfg := installdir.Config{TrustDir: t.TempDir()}
 	line := func(operator string, seed byte) string {
 		return trust.FormatSigner(operator, key(t, seed), statement.Namespace) + "\n"
 	}
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	retired := strings.Replace(line("bob", 2), " ", ` valid-before="20261130Z",`, 1)
 	for _, test := range []struct {
 		name, before string
 		change       func() ([]*signedchange.Plan, error)
@@ -41,14 +47,23 @@ func TestSigners(t *testing.T) {
 		{"a second one", "# ours\n" + line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.AddSigner(cfg, "bob", key(t, 2)) },
 			"# ours\n" + line("ann", 1) + line("bob", 2), nil},
 		{"one of two", line("ann", 1) + "# c\n" + line("bob", 2) + line("ann", 3),
-			func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", false) }, "# c\n" + line("bob", 2), nil},
-		{"the last one", "# c\n" + line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", false) },
+			func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", now, false) }, "# c\n" + line("bob", 2), nil},
+		{"the last one", "# c\n" + line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", now, false) },
 			"", rulefile.ErrLastOperator},
-		{"nobody", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", false) }, "", rulefile.ErrNoOperator},
-		{"nobody, known elsewhere", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", true) }, line("ann", 1), nil},
+		{"the last whose key counts", line("ann", 1) + retired, func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", now, false) },
+			"", rulefile.ErrLastOperator},
+		{"what no process would read", line("ann", 1) + line("bob", 2) + "carol no key\n",
+			func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", now, false) }, "", unreadable},
+		{"one who has what no process reads", line("ann", 1) + "bob no key\n",
+			func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", now, false) }, line("ann", 1), nil},
+		{"nobody", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", now, false) }, "", rulefile.ErrNoOperator},
+		{"nobody, known elsewhere", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", now, true) }, line("ann", 1), nil},
 	} {
 		testfile.Write(t, filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), test.before)
 		plans, err := test.change()
+		if _, ok := errors.AsType[*rulefile.SignersError](err); ok {
+			err = unreadable
+		}
 		if !errors.Is(err, test.err) || test.err == nil && (len(plans) != 1 || string(plans[0].After) != test.want) {
 			t.Errorf("%s: %+v, %v", test.name, plans, err)
 		}

@@ -167,7 +167,7 @@ func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name st
 	known := installed && operatorName().MatchString(name) && install.Knows("/", name)
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{
 		Action: "operator revoke " + clean.Line(name, 64), Yes: yes, Unsigned: true, Plans: func() ([]*signedchange.Plan, error) {
-			plans, err := rulefile.RemoveSigner(cfg, name, known) // known: never let in, or half revoked; the rest goes on
+			plans, err := rulefile.RemoveSigner(cfg, name, a.Now(), known) // known: never let in, or half revoked; the rest goes on
 			switch {
 			case errors.Is(err, rulefile.ErrNoOperator):
 				return nil, cli.Usage("See: durward operator list", "there is no operator %s", clean.Visible(name))
@@ -175,7 +175,7 @@ func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name st
 				return nil, cli.Usage("Add another one first: durward operator add NAME KEYFILE.pub",
 					"%s is the last operator: nobody could approve or resume any more", clean.Visible(name))
 			}
-			return plans, err
+			return plans, sayBadSigners(err)
 		},
 	})
 	if err == nil && known {
