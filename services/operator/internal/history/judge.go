@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -35,7 +36,7 @@ var agreed = map[auditv1.Kind][]statement.Kind{
 func (v *Verifier) judge(entry *auditv1.Entry, evidence *callv1.HumanStatement, before [sha256.Size]byte) {
 	st, err := statement.VerifySignature(evidence, v.allowed, entry.GetLoggedAt().AsTime())
 	if err == nil {
-		err = fits(entry, st, before)
+		err = cmp.Or(Fits(entry, st), goesOn(entry, st, before))
 	}
 	unknown := errors.Is(err, trust.ErrUnknownSigner)
 	if err != nil && !unknown {
@@ -55,15 +56,21 @@ func (v *Verifier) judge(entry *auditv1.Entry, evidence *callv1.HumanStatement, 
 	v.seen[digest] = unjudged || unknown
 }
 
-// fits returns why what a human agreed to is not what the record says.
-func fits(entry *auditv1.Entry, st *statement.Statement, before [sha256.Size]byte) error {
+// Fits returns why what a human agreed to is not what the record says. Where a restored log goes on takes the log: Verifier sees it.
+func Fits(entry *auditv1.Entry, st *statement.Statement) error {
 	id := entry.GetRecord().GetOperationId()
 	switch {
 	case !slices.Contains(agreed[entry.GetRecord().GetKind()], st.Kind):
 		return fmt.Errorf("the statement is of another kind: %s", st.Kind)
 	case id != "" && st.Operation != "" && st.Operation != id:
 		return errors.New("the statement is about another operation")
-	case st.Restore != nil && (st.Audience != entry.GetWriter() || st.Restore.Size != entry.GetIndex() || st.Restore.Root != hex.EncodeToString(before[:])):
+	}
+	return nil
+}
+
+// goesOn returns why a statement does not let the log go on from where it is.
+func goesOn(entry *auditv1.Entry, st *statement.Statement, before [sha256.Size]byte) error {
+	if st.Restore != nil && (st.Audience != entry.GetWriter() || st.Restore.Size != entry.GetIndex() || st.Restore.Root != hex.EncodeToString(before[:])) {
 		return errors.New("the statement lets another log go on, or this one from another place")
 	}
 	return nil

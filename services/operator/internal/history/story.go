@@ -44,6 +44,9 @@ func Story(ctx context.Context, log auditv1.HistoryServiceClient, id string) ([]
 		q.Limit = 1000
 		return Pages(ctx, log, q, func(page []*auditv1.Entry, _ uint64) (bool, error) {
 			for _, e := range page {
+				if r := e.GetRecord(); cmp.Or(q.GetOperationId(), r.GetOperationId()) != r.GetOperationId() || cmp.Or(q.GetRequestId(), r.GetRequestId()) != r.GetRequestId() {
+					return false, fmt.Errorf("audit answered with record %d, which is of another story", e.GetIndex())
+				}
 				entries[e.GetIndex()] = e
 			}
 			return true, nil

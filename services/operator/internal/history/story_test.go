@@ -58,6 +58,27 @@ func TestLongStory(t *testing.T) {
 	}
 }
 
+// astray is an audit that answers with all that it has, whatever was asked for.
+type astray struct{ polled }
+
+func (a *astray) SearchRecords(ctx context.Context, _ *auditv1.SearchRecordsRequest, _ ...grpc.CallOption) (*auditv1.SearchRecordsResponse, error) {
+	return a.polled.SearchRecords(ctx, &auditv1.SearchRecordsRequest{})
+}
+
+// TestAnotherStory: audit tells no other story than the one that was asked for.
+func TestAnotherStory(t *testing.T) {
+	const operation = "0123456789abcdef0123456789abcdef"
+	log := &astray{polled{page: 1000, entries: []*auditv1.Entry{
+		{Index: 1, Record: &auditv1.Record{OperationId: "ffffffffffffffffffffffffffffffff", RequestId: "r-1"}},
+		{Index: 2, Record: &auditv1.Record{OperationId: operation, RequestId: "r-2"}},
+	}}}
+	for _, id := range []string{operation, "r-2"} {
+		if got, err := Story(t.Context(), log, id); err == nil {
+			t.Errorf("%s: %v", id, got)
+		}
+	}
+}
+
 func TestSignedEntries(t *testing.T) {
 	entry := func(index uint64, writer string, kind auditv1.Kind) *auditv1.Entry {
 		return &auditv1.Entry{Index: index, Writer: "spiffe://durward.local/" + writer, Record: &auditv1.Record{Kind: kind,

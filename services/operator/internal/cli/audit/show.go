@@ -180,9 +180,14 @@ func (a *app) recordLine(e *auditv1.Entry, after string) string {
 func (a *app) showEvidence(s *cli.Session, e *auditv1.Entry, evidence *callv1.HumanStatement) {
 	verdict := a.Out.Green("the signature stands")
 	st, err := statement.VerifySignature(evidence, s.Trust.Current().AllowedSigners, e.GetLoggedAt().AsTime())
+	if err == nil {
+		err = history.Fits(e, st)
+	}
 	switch {
 	case errors.Is(err, trust.ErrUnknownSigner):
 		verdict = a.Out.Yellow("its signer is not in allowed_signers now")
+	case st != nil && err != nil:
+		verdict = a.Out.Red("THE SIGNATURE STANDS, AND NOT FOR THIS RECORD: " + clean.Line(err.Error(), 200))
 	case err != nil:
 		verdict = a.Out.Red("THE SIGNATURE DOES NOT STAND: " + clean.Line(err.Error(), 200))
 	default:
@@ -250,7 +255,7 @@ func (a *app) writeStatement(ctx context.Context, s *cli.Session, id, folder str
 	for _, e := range history.Signed(entries) {
 		evidence := history.Evidence(e)
 		st, err := statement.Parse(evidence.GetStatement())
-		if err != nil {
+		if err != nil || history.Fits(e, st) != nil {
 			continue // verify reports it
 		}
 		if folder, err = filepath.Abs(folder); err != nil {

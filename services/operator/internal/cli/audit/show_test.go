@@ -4,10 +4,17 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/operator/internal/peers"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/statement"
 )
 
 // TestReportSaysBoth: the root that was proved, the statements that do not stand, and exit code 1.
@@ -60,6 +67,36 @@ func TestReportSaysWhatDoesNotFit(t *testing.T) {
 		}
 		if err := a.showReport(history.Report{Records: 8, Complete: &history.Completed{Operations: 3, Open: 1, Clocks: found.Clocks}}, "kept"); err != nil {
 			t.Errorf("--json %v: nothing but a wrong clock: %v", asJSON, err)
+		}
+	}
+}
+
+// TestEvidenceOfAnotherOperation: a signature that stands, and that audit shows beside what nobody signed, is not shown as one for it, and
+// not written as its statement.
+func TestEvidenceOfAnotherOperation(t *testing.T) {
+	kit := platformtest.New(t)
+	const signed, other = "0123456789abcdef0123456789abcdef", "ffffffffffffffffffffffffffffffff"
+	st := &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindResume, ID: signed, Operator: platformtest.Operator, Epoch: 1,
+		Audience: "spiffe://durward.local/vault/main", IssuedAt: statement.FormatTime(clitest.Now), NotBefore: statement.FormatTime(clitest.Now),
+		ExpiresAt: statement.FormatTime(clitest.Now.Add(time.Minute)),
+	}
+	evidence, err := statement.Sign(st, kit.OperatorSigner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, stands := range map[auditv1.Kind]bool{auditv1.Kind_KIND_RESUMED: true, auditv1.Kind_KIND_APPROVED: false} {
+		e := &auditv1.Entry{Writer: "spiffe://durward.local/vault/main", LoggedAt: timestamppb.New(clitest.Now), Record: &auditv1.Record{
+			Kind: kind, OperationId: other, Body: &auditv1.Body{Statement: evidence}}}
+		s := &cli.Session{Peers: &peers.Peers{Trust: kit.Trust, Audit: peers.Audit{HistoryServiceClient: &paged{records: []*auditv1.Entry{e}}}}}
+		core, out, _ := clitest.Printing(false)
+		a, dir := &app{core}, t.TempDir()
+		a.showEvidence(s, e, evidence)
+		if got := strings.Contains(out.String(), "the signature stands (alice)"); got != stands || strings.Contains(out.String(), "NOT FOR THIS RECORD") == stands {
+			t.Errorf("%s:\n%s", kind, out)
+		}
+		if err := a.writeStatement(t.Context(), s, other, dir); (err == nil) != stands {
+			t.Errorf("%s: %v", kind, err)
 		}
 	}
 }
