@@ -41,7 +41,8 @@ func (b *Bridge) listen(ctx context.Context, seen int, unheard bool) {
 		if opened != seen || headers.Get(headerSession) == "" {
 			return
 		}
-		response, err := b.send(ctx, http.MethodGet, nil, headers, *b.token.Load())
+		token := *b.token.Load()
+		response, err := b.send(ctx, http.MethodGet, nil, headers, token)
 		if err == nil {
 			kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
 			switch {
@@ -53,6 +54,7 @@ func (b *Bridge) listen(ctx context.Context, seen int, unheard bool) {
 				unheard = true
 				_ = events(response.Body, func(m message) error { b.pass(m); return nil }) // asked for again below
 			case response.StatusCode == http.StatusTooManyRequests, response.StatusCode == http.StatusConflict: // it may not know yet that the last one broke
+			case response.StatusCode == http.StatusUnauthorized && b.renewed(token): // with the new one it says whether the session is there
 			case response.StatusCode < http.StatusInternalServerError:
 				b.discard(response)
 				if response.StatusCode != http.StatusNotFound || !b.subscribes() || b.reopen(seen) == nil {

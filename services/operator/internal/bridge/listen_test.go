@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"net/http"
 	"strings"
@@ -325,6 +326,30 @@ func TestSubscriptionsAreTakenUpAgain(t *testing.T) {
 	}
 	services, gpu := `resources/subscribe "s0" PURPOSE_UNSPECIFIED`, `resources/subscribe "s1" PURPOSE_UNSPECIFIED`
 	if strings.Count(g.events(), services) != 3 || strings.Count(g.events(), gpu) != 2 {
+		t.Errorf("events:\n%s", g.events())
+	}
+}
+
+// A client that only listens hears on when its token is replaced: no request of its own has to find that out.
+func TestNewsAfterARotation(t *testing.T) {
+	g := newGateway(t, nil)
+	g.news = make(chan string)
+	c := start(t, g, nil, nil, func(cfg *Config) {
+		cfg.Reload = func() (string, ed25519.PrivateKey, error) { return "another", nil, nil }
+	})
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"durward://services"}}`)
+	c.receive()
+	const news = `{"jsonrpc":"2.0","method":"notifications/message"}`
+	g.news <- news
+	if got := c.receive(); got != news {
+		t.Fatal(got)
+	}
+	g.rotate("another", nil)
+	close(g.news) // the stream ends with the session
+	c.wantCaughtUp("after the rotation")
+	c.close()
+	if n := strings.Count(g.events(), methodSubscribe); n != 2 {
 		t.Errorf("events:\n%s", g.events())
 	}
 }
