@@ -75,7 +75,7 @@ func (s store) load(name string) ([]byte, error) {
 }
 
 func (s store) save(name string, checkpoint []byte) error {
-	return installdir.WriteFile(filepath.Join(s.dir, name), checkpoint, 0o600)
+	return asOwner(s.dir, func() error { return installdir.WriteFile(filepath.Join(s.dir, name), checkpoint, 0o600) })
 }
 
 func (s store) LoadCheckpoint(context.Context) ([]byte, error) { return s.load(checkpointFile) }

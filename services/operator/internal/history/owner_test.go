@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
 
 // TestRootWorksForAnOperator: what root makes in an operator's folder is the operator's, and a link of theirs leads root nowhere that they
@@ -21,7 +24,14 @@ func TestRootWorksForAnOperator(t *testing.T) {
 	lock, err := lockFolder(t.Context(), filepath.Join(home, "state", "operator"))
 	must(t, err)
 	must(t, lock.Close())
-	for _, path := range []string{"state", "state/operator", "state/operator/lock"} {
+	dir := filepath.Join(home, "state", "operator")
+	must(t, store{dir}.save(checkpointFile, []byte("a checkpoint")))
+	l := Log{cfg: Config{StateDir: dir, Now: func() time.Time { return testNow }}}
+	refused, err := l.keepRefused(&auditv1.Record{}, "because", "")
+	must(t, err)
+	refused, err = filepath.Rel(home, refused)
+	must(t, err)
+	for _, path := range []string{"state", "state/operator", "state/operator/lock", "state/operator/checkpoint", "state/operator/refused", refused} {
 		info, err := os.Lstat(filepath.Join(home, path))
 		must(t, err)
 		if owner := info.Sys().(*syscall.Stat_t); owner.Uid != operator || owner.Gid != operator {

@@ -149,7 +149,7 @@ func (d *delivery) setAside(record *auditv1.Record, cause error) (kept bool, err
 }
 
 // keepRefused writes the record down for a human to read. Nothing reads it back.
-func (l *Log) keepRefused(record *auditv1.Record, reason, field string) (string, error) {
+func (l *Log) keepRefused(record *auditv1.Record, reason, field string) (path string, err error) {
 	text, err := protojson.Marshal(record)
 	if err != nil {
 		return "", err
@@ -163,16 +163,19 @@ func (l *Log) keepRefused(record *auditv1.Record, reason, field string) (string,
 		return "", err
 	}
 	dir := filepath.Join(l.cfg.StateDir, refusedFolder)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
 	stamp := l.cfg.Now().UTC().Format("20060102T150405")
-	for n := 1; ; n++ {
-		path := filepath.Join(dir, fmt.Sprintf("%s-%d.json", stamp, n))
-		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-			return path, installdir.WriteFile(path, append(file, '\n'), 0o600)
-		} else if err != nil {
-			return "", err
+	err = asOwner(l.cfg.StateDir, func() error {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
 		}
-	}
+		for n := 1; ; n++ {
+			path = filepath.Join(dir, fmt.Sprintf("%s-%d.json", stamp, n))
+			if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+				return installdir.WriteFile(path, append(file, '\n'), 0o600)
+			} else if err != nil {
+				return err
+			}
+		}
+	})
+	return path, err
 }
