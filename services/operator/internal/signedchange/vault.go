@@ -19,6 +19,8 @@ const (
 	askPatience = 2 * time.Second
 	// adoptPatience is how long the vault has to take a change up before this program stops looking.
 	adoptPatience = 4 * time.Second
+	// refusalPatience is longer than the vault takes to read a file again: until then its refusal may be of what stood there before.
+	refusalPatience = 2 * time.Second
 )
 
 // Vault is the vault while files are changed; without Policy it cannot be reached.
@@ -89,7 +91,7 @@ func (v Vault) adopted(ctx context.Context, plans []*Plan) (ok bool, waiting str
 	}
 	ctx, cancel := context.WithTimeout(ctx, adoptPatience)
 	defer cancel()
-	for {
+	for began := time.Now(); ; {
 		response, err := v.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{})
 		if err != nil {
 			return false, "", nil
@@ -103,6 +105,8 @@ func (v Vault) adopted(ctx context.Context, plans []*Plan) (ok bool, waiting str
 			f, known := files[p.Name]
 			want := digest(p.After)
 			switch {
+			case f.GetProblem() != "" && time.Since(began) < refusalPatience:
+				waiting = p.Name
 			case f.GetProblem() != "":
 				return false, "", &RefusedError{p.Name, f.GetProblem()}
 			case known && f.GetDigest() == want, !known && want == "":
