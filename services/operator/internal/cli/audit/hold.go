@@ -144,7 +144,6 @@ func (a *app) holdListCommand() *cobra.Command {
 		Use:     "list",
 		Short:   "List the holds in force",
 		Example: "  durward audit hold list",
-		Args:    cobra.NoArgs,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			list, err := s.Audit.Retention.ListRetention(ctx, &auditv1.ListRetentionRequest{})
 			if err != nil {

@@ -41,7 +41,6 @@ state is lost.
 
 With --dry-run it shows that and signs nothing.`,
 		Example: "  durward audit prune --older-than 90d --dry-run\n  durward audit prune --older-than 90d",
-		Args:    cobra.NoArgs,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			age, err := parseAge(older)
 			if err != nil {

@@ -85,7 +85,6 @@ The log's growth in the last week, or since it began, says how many days its dis
 Nothing here is proved: the counts are audit's word, and an audit that somebody took over could miscount.
 "durward audit verify" proves the log, and "durward audit export --format csv" what to count by yourself.`,
 		Example: "  durward audit stats\n  durward audit stats --since 24h --json",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withStatistics(cmd.Context(), since, false, func(s statistics) error { return a.Show(s, func() { a.showStatistics(s) }) })
 		},
@@ -107,7 +106,6 @@ Each of those records is held against its own leaf. Nothing else is proved: the 
 audit that somebody took over could miscount, and leave records out. "durward audit verify" proves the log, and
 "durward audit export --format csv" what to count by yourself.`,
 		Example: "  durward audit report --since 7d > week.md",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withStatistics(cmd.Context(), since, true, func(s statistics) error {
 				return a.Show(s, func() { a.Out.Printf("%s", markdown(s, a.Now())) })

@@ -57,11 +57,9 @@ that you trust (durward config trust) can block domains for their clients.`,
 
 func (a *app) domainsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "domains",
-		Short:             "The list of domains, and which file each is from",
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(*cobra.Command, []string) error { return a.domains() },
+		Use:   "domains",
+		Short: "The list of domains, and which file each is from",
+		RunE:  func(*cobra.Command, []string) error { return a.domains() },
 	}
 }
 

@@ -33,8 +33,6 @@ people's servers reach by themselves has their names and, when it has ended, the
 where egress ended before it; the same again is recorded once a minute, with the bytes of all.`,
 		Example: `  durward egress log
   durward egress log --client cursor --since 24h -o json`,
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			rows, err := a.connected(ctx, s, f)
 			if err != nil {

@@ -23,7 +23,6 @@ func (a *app) reportCommands() (commands []*cobra.Command) {
 		var f logFilter
 		cmd := &cobra.Command{
 			Use: r.name, Short: r.short, Long: r.long, Example: "  durward egress " + r.name + " --since 24h",
-			Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 			PreRunE: func(*cobra.Command, []string) error {
 				if a.Format == output.Quiet {
 					return cli.Usage("Leave --quiet away.", "a report has no ids")

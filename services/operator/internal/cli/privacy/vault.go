@@ -23,9 +23,7 @@ func (a *app) sessionsCommand() *cobra.Command {
 		Short: "How much personal data each session holds, by type",
 		Long: `Lists the sessions for which the vault holds values, and how many of which types. Values are never shown. A session without
 a client waits for it to come back after a restart of the vault, an hour at most.`,
-		Example:           "  durward privacy sessions\n  durward privacy sessions --json | jq '.sessions[].types'",
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  durward privacy sessions\n  durward privacy sessions --json | jq '.sessions[].types'",
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*vaultv1.ListPrivacySessionsResponse, error) {
 			return s.Vault.Privacy.ListPrivacySessions(ctx, &vaultv1.ListPrivacySessionsRequest{})
 		}, func(list *vaultv1.ListPrivacySessionsResponse) {
@@ -57,9 +55,7 @@ func (a *app) policyCommand() *cobra.Command {
 		Short: "What becomes references, and where values may go",
 		Long: `Shows the vault's rules about personal data as they are in force. They are the block privacy of vault.yaml, which is read when
 the vault starts; nothing else changes them.`,
-		Example:           "  durward privacy policy",
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  durward privacy policy",
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*vaultv1.GetPrivacyPolicyResponse, error) {
 			return s.Vault.Privacy.GetPrivacyPolicy(ctx, &vaultv1.GetPrivacyPolicyRequest{})
 		}, func(p *vaultv1.GetPrivacyPolicyResponse) {

@@ -89,7 +89,6 @@ func root(a *cli.App) *cobra.Command {
 		Long:          longHelp,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			a.Flags = cmd.Flags()
 			if err = emptyLists(cmd.Flags()); err != nil {

@@ -123,11 +123,9 @@ func given(e downstream.Entry) (out []string) {
 
 func (a *app) listCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "list",
-		Short:             "The servers, and whether each is in force",
-		Example:           "  durward server list",
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Use:     "list",
+		Short:   "The servers, and whether each is in force",
+		Example: "  durward server list",
 		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, _ []string) error {
 			s, _, err := a.state(cfg)
 			if err != nil {

@@ -37,20 +37,25 @@ func egress(s *cli.Session) (egressv1.ControlServiceClient, error) {
 	return s.Egress, nil
 }
 
+// asking makes a command's function of one that asks egress, and the command's arguments.
+func (a *app) asking(f func(context.Context, egressv1.ControlServiceClient, []string) error) func(*cobra.Command, []string) error {
+	return a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+		e, err := egress(s)
+		if err != nil {
+			return err
+		}
+		return f(ctx, e, args)
+	})
+}
+
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "What runs of the servers, and what is not as you accepted it",
 		Long: `Asks egress which servers run, for which client, and which of their tools are not as you accepted them: no call of these passes
 until you look at the difference (durward server diff) and accept it.`,
-		Example:           "  durward server status",
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			e, err := egress(s)
-			if err != nil {
-				return err
-			}
+		Example: "  durward server status",
+		RunE: a.asking(func(ctx context.Context, e egressv1.ControlServiceClient, _ []string) error {
 			list, err := e.ListServers(ctx, &egressv1.ListServersRequest{})
 			if err != nil {
 				return err
@@ -108,11 +113,7 @@ func (a *app) logsCommand() *cobra.Command {
 		Example:           "  durward server logs files",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			e, err := egress(s)
-			if err != nil {
-				return err
-			}
+		RunE: a.asking(func(ctx context.Context, e egressv1.ControlServiceClient, args []string) error {
 			logs, err := e.GetServerLogs(ctx, &egressv1.GetServerLogsRequest{Id: args[0]})
 			if err != nil {
 				return err
@@ -132,11 +133,7 @@ Nothing of what it may or of what you accepted is changed.`,
 		Example:           "  durward server restart files",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			e, err := egress(s)
-			if err != nil {
-				return err
-			}
+		RunE: a.asking(func(ctx context.Context, e egressv1.ControlServiceClient, args []string) error {
 			ended, err := e.RestartServer(ctx, &egressv1.RestartServerRequest{Id: args[0]})
 			if err != nil {
 				return err
