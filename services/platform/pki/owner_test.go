@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
 )
@@ -18,11 +19,11 @@ func TestWriteLeafFor(t *testing.T) {
 	certificate, key, err := ca.Issue(id, time.Hour)
 	must(t, err)
 	dir := t.TempDir()
-	owner := pki.Owner{UID: os.Getuid(), GID: os.Getgid(), Mode: 0o640}
+	owner := durable.Owner{UID: os.Getuid(), GID: os.Getgid(), Mode: 0o640}
 	if os.Getuid() == 0 {
 		owner.UID, owner.GID = 64001, 64002
 	}
-	for _, bad := range []pki.Owner{{Mode: 0o644}, {Mode: 0o641}, {Mode: 0o642}} {
+	for _, bad := range []durable.Owner{{Mode: 0o644}, {Mode: 0o641}, {Mode: 0o642}} {
 		if err := pki.WriteLeafFor(dir, certificate, key, bad); err == nil {
 			t.Errorf("a key of mode %o is written", bad.Mode)
 		}

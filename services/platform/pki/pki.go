@@ -23,6 +23,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
 )
@@ -215,35 +216,29 @@ func WriteLeaf(dir string, certPEM, keyPEM []byte) error {
 	return writeFile(filepath.Join(dir, FileCertificate), certPEM)
 }
 
-// Owner is to whom a leaf's files belong.
-type Owner struct {
-	UID, GID int
-	// Mode is both files'. It must not let everybody in.
-	Mode fs.FileMode
-}
-
 // OwnerOf returns to whom a file belongs.
-func OwnerOf(path string) (Owner, error) {
+func OwnerOf(path string) (durable.Owner, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return Owner{}, err
+		return durable.Owner{}, err
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.Mode().IsRegular() {
-		return Owner{}, fmt.Errorf("%s is not a regular file", path)
+		return durable.Owner{}, fmt.Errorf("%s is not a regular file", path)
 	}
-	return Owner{UID: int(stat.Uid), GID: int(stat.Gid), Mode: info.Mode().Perm()}, nil
+	return durable.Owner{UID: int(stat.Uid), GID: int(stat.Gid), Mode: info.Mode().Perm()}, nil
 }
 
-// WriteLeafFor is WriteLeaf for files that belong to another user, in a folder that is there and is ours.
-func WriteLeafFor(dir string, certPEM, keyPEM []byte, owner Owner) error {
+// WriteLeafFor is WriteLeaf for files that belong to another user, in a folder that is there and is ours. The owner's mode is both files',
+// and must not let everybody in.
+func WriteLeafFor(dir string, certPEM, keyPEM []byte, owner durable.Owner) error {
 	if owner.Mode&0o007 != 0 {
 		return errors.New("certificate: its key would be everybody's to read")
 	}
-	if err := replaceFile(filepath.Join(dir, FileKey), keyPEM, &owner); err != nil {
+	if err := durable.ReplaceAs(owner, filepath.Join(dir, FileKey), keyPEM, nil); err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(dir, FileCertificate), certPEM, &owner)
+	return durable.ReplaceAs(owner, filepath.Join(dir, FileCertificate), certPEM, nil)
 }
 
 // Leaf is what a certificate file says.
@@ -317,29 +312,5 @@ func writeFile(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return replaceFile(path, data, nil)
-}
-
-// replaceFile replaces path, whole or not at all, by a file of the owner's; nil: ours, of mode 0600.
-func replaceFile(path string, data []byte, owner *Owner) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(data)
-	if owner != nil {
-		// By the descriptor: whoever may write to the folder could put another file under the name. The mode first, since a
-		// file that was given away is not ours to change.
-		err = errors.Join(err, f.Chmod(owner.Mode), f.Chown(owner.UID, owner.GID))
-	}
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return durable.Replace(path, data)
 }

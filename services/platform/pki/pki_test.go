@@ -124,7 +124,7 @@ func TestWriteAndLoad(t *testing.T) {
 	if err != nil || leaf.ID != id(t, "durward.local") || !leaf.Due(time.Now()) {
 		t.Errorf("%+v, %v", leaf, err)
 	}
-	if left, err := filepath.Glob(filepath.Join(leafDir, ".new-*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(leafDir, ".*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"durward.internal/services/audit/internal/durable"
 	"durward.internal/services/audit/internal/log"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/logproof"
 )
 

@@ -20,9 +20,9 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/audit/internal/durable"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/clock"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/fault"
 )
 

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"durward.internal/services/audit/internal/durable"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/logproof"
 )
 

@@ -26,8 +26,8 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/backup"
+	"durward.internal/services/platform/durable"
 )
 
 // Format begins the signed list. No log has that name.
@@ -214,7 +214,7 @@ func (w *Writer) Finish(signer note.Signer) (List, error) {
 	if gone := os.Remove(w.file.Name()); !errors.Is(gone, fs.ErrNotExist) {
 		err = errors.Join(err, gone)
 	}
-	return w.list, errors.Join(err, installdir.SyncFolder(filepath.Dir(w.path)))
+	return w.list, errors.Join(err, durable.Sync(filepath.Dir(w.path)))
 }
 
 // link is os.Link; a variable, since no test has a file system without links.
@@ -258,7 +258,7 @@ func Keep(folder string, n int) (removed []string, err error) {
 		}
 		removed = append(removed, f.Name())
 	}
-	return removed, installdir.SyncFolder(folder)
+	return removed, durable.Sync(folder)
 }
 
 // Abort removes what was written.

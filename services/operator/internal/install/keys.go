@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/statement"
@@ -201,7 +202,7 @@ func (p *Plan) certificate(dir string, id identity.ID, o owner, mode fs.FileMode
 		if err != nil {
 			return "", err
 		}
-		return "", pki.WriteLeafFor(p.on(dir), certificate, key, pki.Owner{UID: uid, GID: gid, Mode: mode})
+		return "", pki.WriteLeafFor(p.on(dir), certificate, key, durable.Owner{UID: uid, GID: gid, Mode: mode})
 	}
 	p.add(s)
 }

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/platform/pki"
+	"durward.internal/services/platform/durable"
 )
 
 // Tool is an internal program of the installation below root. user is the Unix user whose its files are; empty: root.
@@ -14,6 +14,6 @@ func Tool(root, name, user string) (installdir.Tool, error) {
 		return t, err
 	}
 	of, err := lookupUser(root, user)
-	t.Owner = &pki.Owner{UID: of.UID, GID: of.GID, Mode: 0o440}
+	t.Owner = &durable.Owner{UID: of.UID, GID: of.GID, Mode: 0o440}
 	return t, err
 }

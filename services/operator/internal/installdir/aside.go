@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/platform/durable"
 )
 
 // SetAside moves the home to a folder beside it, whose name it returns, so that another installation can have its place. What its
@@ -38,7 +39,7 @@ func (h Home) SetAside() (aside string, err error) {
 	if err := os.Rename(h.Dir, aside); err != nil {
 		return "", fmt.Errorf("set %s aside: %w", h.Dir, err)
 	}
-	return aside, SyncFolder(filepath.Dir(aside))
+	return aside, durable.Sync(filepath.Dir(aside))
 }
 
 // rewrite makes the configuration name files below another folder instead of this one.

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/procfs"
 )
 
@@ -171,48 +172,12 @@ func (h Home) Runs() bool {
 	return err == nil
 }
 
-// WriteFile is ReplaceFile by a file of this process's user.
+// WriteFile replaces a file, or makes it, durably and as this process's user.
 func WriteFile(path string, data []byte, perm fs.FileMode) error {
-	if err := ReplaceFile(path, data, perm, os.Geteuid(), os.Getegid(), nil); err != nil {
+	if err := durable.ReplaceAs(durable.Own(perm), path, data, nil); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
-}
-
-// ReplaceFile replaces path atomically: a temporary file in the same folder is given to its owner, written, flushed to disk and renamed, and
-// the folder is flushed too. A reader sees the old content or the new. may is asked last before the new file takes the place; nil: it may.
-func ReplaceFile(path string, data []byte, perm fs.FileMode, uid, gid int, may func() error) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	temporary := f.Name()
-	err = func() error {
-		if uid != os.Geteuid() || gid != os.Getegid() {
-			if err := f.Chown(uid, gid); err != nil {
-				return err
-			}
-		}
-		if err := f.Chmod(perm); err != nil {
-			return err
-		}
-		if _, err := f.Write(data); err != nil {
-			return err
-		}
-		return f.Sync()
-	}()
-	err = errors.Join(err, f.Close())
-	if err == nil && may != nil {
-		err = may()
-	}
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		return errors.Join(err, ignoreMissing(os.Remove(temporary)))
-	}
-	return SyncFolder(dir)
 }
 
 // CreateFile writes a file that must not be there yet.
@@ -228,15 +193,6 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
-}
-
-// SyncFolder flushes a folder to the disk: the names of its files.
-func SyncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("flush %s: %w", dir, err)
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // ErrLocked means that another process holds the lock.

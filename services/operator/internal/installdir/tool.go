@@ -12,6 +12,7 @@ import (
 	"durward.internal/services/platform/client"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
 )
@@ -28,7 +29,7 @@ type Tool struct {
 	PKI, Dir string
 	ID       identity.ID
 	// Owner is whose the files are; nil: ours.
-	Owner *pki.Owner
+	Owner *durable.Owner
 	// private: it is in a home, where nothing is anybody else's business.
 	private bool
 }

@@ -16,9 +16,9 @@ import (
 	"syscall"
 	"time"
 
-	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
 )
@@ -174,16 +174,16 @@ func (p *Plan) Write() error {
 		if err := os.Remove(p.Path); err != nil {
 			return fmt.Errorf("%s: %w", p.Path, publicOf(err))
 		}
-		return installdir.SyncFolder(folder)
+		return durable.Sync(folder)
 	}
 	if err := makeFolder(folder); err != nil {
 		return err
 	}
-	uid, gid, mode, err := p.owner()
+	owner, err := p.owner()
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Path, publicOf(err))
 	}
-	if err := installdir.ReplaceFile(p.Path, p.After, mode, uid, gid, p.unmoved); err != nil {
+	if err := durable.ReplaceAs(owner, p.Path, p.After, p.unmoved); err != nil {
 		return fmt.Errorf("%s: %w", p.Path, publicOf(err))
 	}
 	return nil
@@ -202,24 +202,25 @@ func (p *Plan) unmoved() error {
 }
 
 // owner is whose the file is to be, and its mode.
-func (p *Plan) owner() (uid, gid int, mode fs.FileMode, err error) {
+func (p *Plan) owner() (durable.Owner, error) {
+	var mode fs.FileMode
 	info, err := os.Lstat(p.Path)
 	if p.Before == nil {
 		if info, err = os.Stat(filepath.Dir(p.Path)); err != nil {
-			return 0, 0, 0, err
+			return durable.Owner{}, err
 		}
 		mode = info.Mode().Perm() & 0o644
 	} else if err == nil {
 		mode = info.Mode().Perm()
 	}
 	if err != nil {
-		return 0, 0, 0, err
+		return durable.Owner{}, err
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return os.Geteuid(), os.Getegid(), mode, nil
+		return durable.Own(mode), nil
 	}
-	return int(st.Uid), int(st.Gid), mode, nil
+	return durable.Owner{UID: int(st.Uid), GID: int(st.Gid), Mode: mode}, nil
 }
 
 // makeFolder makes a folder as the one above it is.
@@ -251,5 +252,5 @@ func makeFolder(path string) error {
 			return fmt.Errorf("%s: %w", path, publicOf(err))
 		}
 	}
-	return installdir.SyncFolder(above)
+	return durable.Sync(above)
 }

@@ -30,6 +30,7 @@ import (
 
 	"durward.internal/services/platform/backup"
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/reserve"
 )
@@ -286,7 +287,7 @@ func (p Part) unpack(archive *tar.Reader, stage string) error {
 // swap gives the staged files the state's place. A process whose restore broke off here does not start: process.LockState.
 func (p Part) swap(stage string, now time.Time) error {
 	mark := filepath.Join(p.StateDir, process.Unfinished)
-	if err := errors.Join(os.WriteFile(mark, nil, 0o600), syncFolder(p.StateDir)); err != nil {
+	if err := errors.Join(os.WriteFile(mark, nil, 0o600), durable.Sync(p.StateDir)); err != nil {
 		return err
 	}
 	aside := filepath.Join(p.StateDir, asidePrefix+now.UTC().Format("20060102T150405.000Z"))
@@ -316,11 +317,11 @@ func (p Part) swap(stage string, now time.Time) error {
 			return err
 		}
 	}
-	if err := syncFolder(p.StateDir); err != nil {
+	if err := durable.Sync(p.StateDir); err != nil {
 		return err
 	}
 	_ = os.Remove(aside) // only an empty one goes: there was nothing before
-	return errors.Join(os.Remove(mark), syncFolder(p.StateDir))
+	return errors.Join(os.Remove(mark), durable.Sync(p.StateDir))
 }
 
 // destroy overwrites a file, or the files of a folder, and removes it.
@@ -371,20 +372,11 @@ func syncAll(folder string) error {
 		return err
 	}
 	for _, f := range files {
-		if err := syncFolder(filepath.Join(folder, f.Name())); err != nil {
+		if err := durable.Sync(filepath.Join(folder, f.Name())); err != nil {
 			return err
 		}
 	}
-	return syncFolder(folder)
-}
-
-// syncFolder has a folder, or a file, on the disk.
-func syncFolder(path string) error {
-	d, err := os.Open(path) // #nosec G304 G703 -- in the state folder
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Sync(folder)
 }
 
 // plain is an error in words where the disk is full.

@@ -27,6 +27,7 @@ import (
 	"golang.org/x/crypto/argon2"
 	"golang.org/x/sys/unix"
 
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/vault/internal/store"
 )
@@ -459,11 +460,7 @@ func replaceFile(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(to))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durable.Sync(filepath.Dir(to))
 }
 
 // about binds a value to its place: one that is moved to another row does not open.

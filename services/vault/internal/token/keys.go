@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/pattern"
 )
@@ -79,7 +80,7 @@ func (k keys) write(session string, of sessionKey) error {
 	raw = append(raw, of.owner[:]...)
 	defer clear(raw)
 	_, err = f.Write(raw)
-	return errors.Join(err, f.Sync(), f.Close(), k.sync())
+	return errors.Join(err, f.Sync(), f.Close(), durable.Sync(k.dir))
 }
 
 func (k keys) rename(from, to string) error {
@@ -91,7 +92,7 @@ func (k keys) rename(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(old, path), k.sync())
+	return errors.Join(os.Rename(old, path), durable.Sync(k.dir))
 }
 
 // destroy overwrites the key where it lies, and removes the file; that there is none is no error. Where the file system or the disk
@@ -109,7 +110,7 @@ func (k keys) destroy(session string) error {
 		_, err = f.Write(make([]byte, fileSize))
 		err = errors.Join(err, f.Sync(), f.Close())
 	}
-	return errors.Join(err, os.Remove(path), k.sync())
+	return errors.Join(err, os.Remove(path), durable.Sync(k.dir))
 }
 
 // list returns the sessions that have a key.
@@ -125,12 +126,4 @@ func (k keys) list() ([]string, error) {
 		}
 	}
 	return out, err
-}
-
-func (k keys) sync() error {
-	d, err := os.Open(k.dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -364,36 +365,36 @@ func replaceProgramFile(path string, before, after []byte, o connectOptions) err
 	if err := asRead(); err != nil {
 		return err
 	}
-	mode, uid, gid := programFileMode(path, o)
+	owner := programFileOwner(path, o)
 	if len(before) > 0 {
-		if err := installdir.ReplaceFile(path+".before-durward", before, mode, uid, gid, nil); err != nil {
+		if err := durable.ReplaceAs(owner, path+".before-durward", before, nil); err != nil {
 			return fmt.Errorf("configuration of %s: %w", o.program.Title, err)
 		}
 	}
 	folder := os.FileMode(0o755)
-	if mode == 0o600 {
+	if owner.Mode == 0o600 {
 		folder = 0o700
 	}
 	if err := os.MkdirAll(filepath.Dir(path), folder); err != nil {
 		return fmt.Errorf("configuration of %s: %w", o.program.Title, err)
 	}
-	return installdir.ReplaceFile(path, after, mode, uid, gid, asRead)
+	return durable.ReplaceAs(owner, path, after, asRead)
 }
 
-// programFileMode keeps a file's mode, and its owner where root writes it: the program runs as that user. A new project file may be
+// programFileOwner keeps a file's mode, and its owner where root writes it: the program runs as that user. A new project file may be
 // read by all, as others beside it.
-func programFileMode(path string, o connectOptions) (mode os.FileMode, uid, gid int) {
-	mode, uid, gid = 0o600, os.Geteuid(), os.Getegid()
+func programFileOwner(path string, o connectOptions) durable.Owner {
+	owner := durable.Own(0o600)
 	if o.project {
-		mode = 0o644
+		owner.Mode = 0o644
 	}
 	if info, err := os.Stat(path); err == nil {
-		mode = info.Mode().Perm()
-		if owner, ok := info.Sys().(*syscall.Stat_t); ok && uid == 0 {
-			uid, gid = int(owner.Uid), int(owner.Gid)
+		owner.Mode = info.Mode().Perm()
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && owner.UID == 0 {
+			owner.UID, owner.GID = int(st.Uid), int(st.Gid)
 		}
 	}
-	return mode, uid, gid
+	return owner
 }
 
 func (a *app) mcpCommand() *cobra.Command {
