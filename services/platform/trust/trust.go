@@ -78,22 +78,18 @@ var ErrUnknownKey = errors.New("the signing key is not trusted now")
 
 // GrantKey returns the grant-signing key with that kid, if it is trusted at now.
 func (s *Snapshot) GrantKey(kid string, now time.Time) (ed25519.PublicKey, error) {
-	for _, g := range s.GrantSigners {
-		if g.KID == kid && !now.Before(g.NotBefore) && now.Before(g.NotAfter) {
-			return g.Key, nil
-		}
+	if g := s.GrantSigner(kid); !now.Before(g.NotBefore) && now.Before(g.NotAfter) {
+		return g.Key, nil
 	}
 	return nil, ErrUnknownKey
 }
 
-// GrantKeyEnds returns when a key's time is over, zero for a key that the folder does not name.
-func (s *Snapshot) GrantKeyEnds(kid string) time.Time {
-	for _, g := range s.GrantSigners {
-		if g.KID == kid {
-			return g.NotAfter
-		}
+// GrantSigner returns the grant-signing key with that kid, whenever it is trusted; zero for one that the folder does not name.
+func (s *Snapshot) GrantSigner(kid string) (signer GrantSigner) {
+	if i := slices.IndexFunc(s.GrantSigners, func(g GrantSigner) bool { return g.KID == kid }); i >= 0 {
+		signer = s.GrantSigners[i]
 	}
-	return time.Time{}
+	return signer
 }
 
 // Revoked reports whether the identity (a SPIFFE ID) is no longer let in.

@@ -207,7 +207,7 @@ func TestGrantKeysHaveTheirTime(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
-	if ends, none := s.GrantKeyEnds("k1"), s.GrantKeyEnds("k2"); !ends.Equal(now.Add(time.Hour)) || !none.IsZero() {
+	if ends, none := s.GrantSigner("k1").NotAfter, s.GrantSigner("k2").NotAfter; !ends.Equal(now.Add(time.Hour)) || !none.IsZero() {
 		t.Errorf("k1 ends at %v, and k2, which nobody knows, at %v", ends, none)
 	}
 	if !s.Revoked("spiffe://durward.local/gateway/old") || s.Revoked("spiffe://durward.local/gateway/main") {

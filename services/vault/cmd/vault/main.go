@@ -122,7 +122,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	metrics.GrantKey(tel.Metrics, func() time.Time { return roots.Current().GrantKeyEnds(key.KID) })
+	metrics.GrantKey(tel.Metrics, func() time.Time { return roots.Current().GrantSigner(key.KID).NotAfter })
 	options, err := s.Security()
 	if err != nil {
 		return err
