@@ -13,6 +13,7 @@ import (
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/solver"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/contract"
 )
 
 const (
@@ -62,13 +63,13 @@ type search struct {
 
 // alternatives looks for other ways that fit than the plan: the least disruptive first, in none of which anything can be left out.
 // cut: not everything was looked at. Pinned services, and those within their minimum residence, stay as they are in all of them.
-func (pl *Planner) alternatives(ctx context.Context, p *Plan, wanted int) (found []alternative, cut bool, err error) {
+func (pl *Planner) alternatives(ctx context.Context, p *Plan) (found []alternative, cut bool, err error) {
 	if p.reason != "" || p.hopeless || p.target.mode == nil && p.Unfit() == "" {
 		return nil, false, nil // without a mode nobody is in the way of a plan that fits
 	}
 	w := &search{Planner: pl, ctx: ctx, p: p}
 	w.gather()
-	if !w.pose(wanted + 1) { // one of them may be the plan
+	if !w.pose(contract.MostAlternatives + 1) { // one of them may be the plan
 		return nil, true, nil
 	}
 	solutions, ended := solver.Solve(ctx, &w.problem)
@@ -76,7 +77,7 @@ func (pl *Planner) alternatives(ctx context.Context, p *Plan, wanted int) (found
 		return nil, false, err
 	}
 	for _, solution := range solutions {
-		if len(found) == wanted {
+		if len(found) == contract.MostAlternatives {
 			break
 		}
 		other, err := w.read(solution.Choice)

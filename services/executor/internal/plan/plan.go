@@ -20,7 +20,6 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalog"
-	"durward.internal/services/platform/contract"
 )
 
 // Services is what a plan needs of the service manager.
@@ -402,7 +401,7 @@ func (pl *Planner) Named(ctx context.Context, r Request, digest string, h gpu.Ho
 	if err != nil || p.Digest == digest {
 		return p, err
 	}
-	found, _, err := pl.alternatives(ctx, p, contract.MostAlternatives)
+	found, _, err := pl.alternatives(ctx, p)
 	if err != nil {
 		return nil, err
 	}

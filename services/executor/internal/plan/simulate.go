@@ -10,7 +10,6 @@ import (
 	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/platform/catalog"
-	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/vram"
 )
 
@@ -119,7 +118,7 @@ func (pl *Planner) simulation(ctx context.Context, p *Plan, alternatives int) (*
 		return out, nil
 	}
 	// As many are looked for as can be asked for, so that the best are the same however many somebody wants to see.
-	found, cut, err := pl.alternatives(ctx, p, contract.MostAlternatives)
+	found, cut, err := pl.alternatives(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func (p *Plan) firewall() error {
 	if err := p.managed("files/systemd/"+firewallUnit, unitsDir+"/"+firewallUnit); err != nil {
 		return err
 	}
-	return p.write(firewallFile, p.values().firewall(), owner{}, 0o644)
+	return p.write(firewallFile, p.values().firewall())
 }
 
 func (v values) firewall() []byte {

@@ -218,7 +218,7 @@ func (p *Plan) configs() error {
 		if err != nil {
 			return err
 		}
-		if err := p.write(etc+"/"+name+".yaml", data, owner{}, 0o644); err != nil {
+		if err := p.write(etc+"/"+name+".yaml", data); err != nil {
 			return err
 		}
 	}
@@ -304,7 +304,7 @@ func (p *Plan) port() error {
 	}
 	p.folder(filepath.Dir(path), owner{}, 0o755)
 	address := p.values().Listen("gateway")
-	return p.write(path, []byte("[Socket]\nListenStream=\nListenStream="+address+"\n"), owner{}, 0o644)
+	return p.write(path, []byte("[Socket]\nListenStream=\nListenStream="+address+"\n"))
 }
 
 // members makes what belongs into the home folders of root and of operators, and lets operators' keys approve.

@@ -218,11 +218,12 @@ func (p *Plan) managed(from, path string) error {
 	if err != nil {
 		return err
 	}
-	return p.write(path, data, owner{}, 0o644)
+	return p.write(path, data)
 }
 
-// write is a step that writes a file of which every version is ours, unless a human has edited it.
-func (p *Plan) write(path string, data []byte, o owner, mode fs.FileMode) error {
+// write is a step that writes a file of root's that all may read and of which every version is ours, unless a human has edited it.
+func (p *Plan) write(path string, data []byte) error {
+	o, mode := owner{}, fs.FileMode(0o644)
 	s := Step{Verb: Same, What: describe(path, o, mode), restart: true}
 	was := p.record.Files[path]
 	p.record.Files[path] = digest(data)
