@@ -262,7 +262,7 @@ func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optio
 	if t.OpenResult {
 		t.ResultSchema = map[string]any{"type": "object"}
 	} else {
-		t.ResultSchema = resultSchema(m.Output())
+		t.ResultSchema = Schema(m.Output())
 	}
 	definition, err := canonical.Marshal(t.Definition())
 	if err != nil {

@@ -21,12 +21,9 @@ func inputSchema(d protoreflect.MessageDescriptor) map[string]any {
 	return s
 }
 
-// resultSchema describes a response as protojson writes it with default values: closed objects, shapes alone. It has no
+// Schema describes a response, or a part of one, as protojson writes it with default values: closed objects, shapes alone. It has no
 // $schema, since it is put inside the envelope's.
-func resultSchema(d protoreflect.MessageDescriptor) map[string]any { return messageSchema(d, false) }
-
-// Schema describes a part of a response as ResultSchema does.
-func Schema(d protoreflect.MessageDescriptor) map[string]any { return resultSchema(d) }
+func Schema(d protoreflect.MessageDescriptor) map[string]any { return messageSchema(d, false) }
 
 func messageSchema(d protoreflect.MessageDescriptor, input bool) map[string]any {
 	properties := map[string]any{}

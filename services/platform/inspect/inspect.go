@@ -7,6 +7,7 @@
 package inspect
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -230,7 +231,7 @@ func (i *Inspector) read(ctx context.Context, kind, path string) (card model.Car
 		// kernel's, or somebody else, with a signal.
 		return model.Card{}, r.code == exitRuntime, ErrBounds
 	}
-	if err := canonical.Unmarshal(trimNewline(r.stdout), &card); err != nil {
+	if err := canonical.Unmarshal(bytes.TrimSuffix(r.stdout, []byte("\n")), &card); err != nil {
 		return model.Card{}, false, fmt.Errorf("%w: %w", ErrAnswer, err)
 	}
 	if err := card.Check(); err != nil {

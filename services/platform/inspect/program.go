@@ -110,5 +110,3 @@ func firstLine(b []byte) string {
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	return string(line)
 }
-
-func trimNewline(b []byte) []byte { return bytes.TrimSuffix(b, []byte("\n")) }

@@ -122,9 +122,6 @@ func (s *Store) Pruned(ctx context.Context, by uint64) (done bool, err error) {
 	return done, err
 }
 
-// withoutBody reports whether an entry that is added has nothing to be stored but its header: one that a copy brings without its body.
-func withoutBody(e *auditv1.Entry) bool { return logproof.BodyMissing(e) }
-
 // prunedBy is what is stored of an entry's.
 func prunedBy(e *auditv1.Entry) *int64 {
 	if e.PrunedBy == nil {

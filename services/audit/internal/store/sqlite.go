@@ -15,6 +15,7 @@ import (
 
 	"durward.internal/services/audit/internal/store/words"
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/logproof"
 )
 
 //go:embed migrations/*.sql
@@ -182,8 +183,8 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, w work, ids map[string]i
 			e.GetBodyCommitment(), e.GetLeafHash(), prunedBy(e)); err != nil {
 			return fmt.Errorf("write the entry: %w", err)
 		}
-		if withoutBody(e) {
-			continue
+		if logproof.BodyMissing(e) {
+			continue // a copy brings it without its body: there is its header alone to store
 		}
 		if _, err := body.ExecContext(ctx, e.GetIndex(), e.GetSalt(), r.GetBody().GetSession(), r.GetBody().GetPrincipal(), r.GetBody().GetChannel(), raw); err != nil {
 			return fmt.Errorf("write the body: %w", err)
