@@ -424,15 +424,6 @@ func (p *Plan) start() error {
 	if !p.live() {
 		return nil
 	}
-	all := append([]string{"durward.target"}, services...)
-	are := func(ask string) []string {
-		return slices.DeleteFunc(slices.Clone(all), func(unit string) bool {
-			return p.opts.Command(context.Background(), "systemctl", ask, "--quiet", unit) != nil
-		})
-	}
-	if failed := are("is-failed"); len(failed) > 0 { // too often in a minute: systemd starts it no more
-		p.add(p.run("", append([]string{"systemctl", "reset-failed"}, failed...)...))
-	}
 	start := []string{"systemctl", "start", "durward.target"}
 	if _, err := os.Lstat(p.on(unitsDir + "/timers.target.wants/durward-backup.timer")); err == nil {
 		start = append(start, "durward-backup.timer") // which is a human's to enable, and stopped where the package was taken away meanwhile
@@ -448,10 +439,12 @@ func (p *Plan) start() error {
 			restart = append(restart, gatewaySocket)
 		}
 		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", append(restart, services...)...), p.run("", start...))
-	case len(are("is-active")) < len(all):
-		p.add(p.run("", append(append(start, "durward-renew.timer"), services...)...))
-	default:
+	case !slices.ContainsFunc(append([]string{"durward.target"}, services...), func(unit string) bool {
+		return p.opts.Command(context.Background(), "systemctl", "is-active", "--quiet", unit) != nil
+	}):
 		p.add(Step{Verb: Same, What: "durward.target is active"})
+	default:
+		p.add(p.run("", append(append(start, "durward-renew.timer"), services...)...))
 	}
 	return nil
 }

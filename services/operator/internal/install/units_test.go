@@ -1,6 +1,7 @@
 package install
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +55,24 @@ var hardening = []string{
 	"ProtectControlGroups=yes", "ProtectHostname=yes", "ProtectKernelLogs=yes", "ProtectKernelModules=yes", "ProtectKernelTunables=yes", "KeyringMode=private",
 	"LockPersonality=yes", "MemoryDenyWriteExecute=yes", "RestrictNamespaces=yes", "RestrictRealtime=yes", "RestrictSUIDSGID=yes", "SystemCallArchitectures=native",
 	"SystemCallFilter=@system-service", "SystemCallFilter=~@privileged @resources", "IPAddressDeny=any", "UMask=0077", "LimitCORE=0", "SupplementaryGroups=durward",
+}
+
+// TestUnitsAreTriedForGood: a unit that systemd gives up stays down when what ended it is well again, and the gateway's gives its port to whoever
+// asks first.
+func TestUnitsAreTriedForGood(t *testing.T) {
+	units, err := fs.Glob(files, "files/systemd/durward-*.service")
+	if err != nil || len(units) == 0 {
+		t.Fatal(units, err)
+	}
+	for _, unit := range units {
+		text, err := files.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "\nRestart=") && !strings.Contains(string(text), "\nStartLimitIntervalSec=0\n") {
+			t.Errorf("systemd gives %s up", unit)
+		}
+	}
 }
 
 func TestUnitsAreHardened(t *testing.T) {
