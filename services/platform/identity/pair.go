@@ -26,6 +26,8 @@ type Files struct {
 type Pair[T any] struct {
 	files Files
 	parse func(certificate, key []byte) (T, error)
+	// members are the groups of the process whose files these are, where another judges them.
+	members []uint32
 
 	mu      sync.Mutex
 	mark    filewatch.Stamps
@@ -35,9 +37,10 @@ type Pair[T any] struct {
 }
 
 // OpenPair reads the files, each a regular one of at most 1 MB. parse makes of them what Get returns, or refuses them; it is
-// called once now, and once at a time whenever the files have changed, and again and again while it refuses them.
-func OpenPair[T any](files Files, parse func(certificate, key []byte) (T, error)) (*Pair[T], error) {
-	p := &Pair[T]{files: files, parse: parse}
+// called once now, and once at a time whenever the files have changed, and again and again while it refuses them. members are as
+// keyfile.Read has them.
+func OpenPair[T any](files Files, parse func(certificate, key []byte) (T, error), members ...uint32) (*Pair[T], error) {
+	p := &Pair[T]{files: files, parse: parse, members: members}
 	if err := p.Reload(); err != nil {
 		return nil, err
 	}
@@ -79,7 +82,7 @@ func (p *Pair[T]) read() (none T, err error) {
 	if err != nil {
 		return none, fmt.Errorf("certificate: %w", err)
 	}
-	key, err := keyfile.Read(p.files.Key)
+	key, err := keyfile.Read(p.files.Key, p.members...)
 	if err != nil {
 		return none, fmt.Errorf("private key: %w", err)
 	}

@@ -65,8 +65,8 @@ var (
 
 // Open reads the certificate and key, checks the chain against the trust folder, and watches the files until Close.
 // There is no way to start with a certificate that is expired, foreign, revoked or without an identity of ours. The folder
-// stays the caller's to close, after the source.
-func Open(files Files, roots *trust.Folder) (*Source, error) {
+// stays the caller's to close, after the source. members are as keyfile.Read has them.
+func Open(files Files, roots *trust.Folder, members ...uint32) (*Source, error) {
 	if roots == nil {
 		return nil, errors.New("identity: no trust folder")
 	}
@@ -77,7 +77,7 @@ func Open(files Files, roots *trust.Folder) (*Source, error) {
 			return nil, err
 		}
 		return svid, s.accept(svid, s.authorities())
-	})
+	}, members...)
 	if err != nil {
 		return nil, err
 	}

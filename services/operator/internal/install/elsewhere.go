@@ -25,13 +25,18 @@ func elsewhere(root string) bool {
 	return errors.Is(key, fs.ErrNotExist) && roots == nil
 }
 
-// delivered judges the certificate and key in a folder as the process does that has them.
-func delivered(root, dir string, id identity.ID) (pki.Leaf, error) {
+// delivered judges the certificate and key of a name as the process does that has them.
+func delivered(root, name string, id identity.ID) (pki.Leaf, error) {
+	dir := filepath.Join(root, tlsDir, name)
 	leaf, err := pki.ReadPair(dir)
 	if err != nil {
 		return leaf, err
 	}
-	return leaf, installdir.Judge(filepath.Join(root, trustDir), identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, id)
+	var members []uint32
+	if gid, _, err := lookupGroup(root, User(name)); err == nil { // a process's; an operator's key and a tool's are their users'
+		members = append(members, uint32(gid)) //nolint:gosec // of /etc/group
+	}
+	return leaf, installdir.Judge(filepath.Join(root, trustDir), identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, id, members...)
 }
 
 // Certificates are those of an installation, each as the process that has it judges it now.
@@ -52,7 +57,7 @@ func Certificates(root string) ([]installdir.Certificate, error) {
 		id, err := identityOf(name)
 		if err == nil {
 			var leaf pki.Leaf
-			leaf, err = delivered(root, filepath.Join(root, tlsDir, name), id)
+			leaf, err = delivered(root, name, id)
 			c.Identity, c.NotBefore, c.NotAfter = id.String(), leaf.NotBefore.UTC(), leaf.NotAfter.UTC()
 		}
 		if err != nil {

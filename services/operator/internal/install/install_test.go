@@ -700,6 +700,17 @@ func TestBan(t *testing.T) {
 	}
 }
 
+// TestToolsKey: the key of an internal program is its user's, and root's group renews it: the user's own may be many people's.
+func TestToolsKey(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	m.write("etc/passwd", m.read("etc/passwd")+"batch:x:64001:100::/:/bin/sh\n")
+	tool, err := install.Tool(m.root, "night-shift", "batch")
+	if want := (pki.Owner{UID: 64001, Mode: 0o440}); err != nil || *tool.Owner != want {
+		t.Errorf("%+v, %v", tool.Owner, err)
+	}
+}
+
 // TestAnAuthorityElsewhere: where a company's authority issues the certificates and the key of the built-in one is gone, nothing is issued here,
 // and what is missing, wrong or late is said.
 func TestAnAuthorityElsewhere(t *testing.T) {
@@ -727,6 +738,18 @@ func TestAnAuthorityElsewhere(t *testing.T) {
 	}
 	if done := m.apply(install.Settings{}); len(done) != 0 {
 		t.Errorf("another installation does %+v", done)
+	}
+	if os.Geteuid() == 0 { // as installed: root judges keys that a process's group reads, and no other
+		groups := m.read("etc/group")
+		m.write("etc/group", strings.Replace(groups, "durward-vault:x:0:", "durward-vault:x:64123:", 1))
+		for gid, open := range map[int]bool{64123: false, 64124: true} {
+			m.must(os.Chown(m.path("etc/durward/tls/vault/key.pem"), 0, gid))
+			if _, err := install.Renew(m.root, m.now, false); (err != nil) != open {
+				t.Errorf("a key that the group %d reads: %v", gid, err)
+			}
+		}
+		m.must(os.Chown(m.path("etc/durward/tls/vault/key.pem"), 0, 0))
+		m.write("etc/group", groups)
 	}
 	if _, err := install.Renew(m.root, until.Add(-time.Hour), false); err == nil || !strings.Contains(err.Error(), "your authority has issued no other") {
 		t.Errorf("late: %v", err)

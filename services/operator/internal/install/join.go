@@ -233,7 +233,7 @@ func renew(root string, ca *pki.CA, name string, now time.Time, all bool) (Renew
 		return Renewal{}, err
 	}
 	if ca == nil {
-		leaf, err := delivered(root, dir, id)
+		leaf, err := delivered(root, name, id)
 		return Renewal{Name: name, Identity: id.String(), NotAfter: leaf.NotAfter.UTC()}, cmp.Or(err, late(leaf, now))
 	}
 	owner, err := pki.OwnerOf(filepath.Join(dir, pki.FileKey))

@@ -811,6 +811,12 @@ func (h *installed) renewal() {
 	if out, code := h.as("alice", nil, "durward", "status"); code != 0 {
 		h.Errorf("with new certificates status ended with %d:\n%s", code, out)
 	}
+	if out, code := h.as("root", []string{"SUDO_USER=alice", "SSH_AUTH_SOCK=/home/alice/.ssh/agent"}, "durward", "client", "add-tool", "night-shift", "--may", "list_services", "--unix-user", "svc", "--yes"); code != 0 {
+		h.Errorf("add-tool ended with %d:\n%s", code, out)
+	}
+	if out, code := h.as("root", nil, "durward", "cert", "status"); code != 0 || !strings.Contains(out, "tools/night-shift") {
+		h.Errorf("root is told of sound certificates: %d\n%s", code, out)
+	}
 	if out, code := h.as("alice", nil, "durward", "renew"); code == 0 {
 		h.Errorf("an operator renews without root: %s", out)
 	}

@@ -14,6 +14,7 @@ func Tool(root, name, user string) (installdir.Tool, error) {
 		return t, err
 	}
 	of, err := lookupUser(root, user)
-	t.Owner = &durable.Owner{UID: of.UID, GID: of.GID, Mode: 0o440}
+	// The group is root, which renews it without the power to read everybody's files. The user's may be other people's too.
+	t.Owner = &durable.Owner{UID: of.UID, Mode: 0o440}
 	return t, err
 }

@@ -32,14 +32,14 @@ type Certificate struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Judge judges a certificate and its key as the process does that has them and is id.
-func Judge(trustDir string, files identity.Files, id identity.ID) error {
+// Judge judges a certificate and its key as the process does that has them, is id, and is a member of these groups.
+func Judge(trustDir string, files identity.Files, id identity.ID, members ...uint32) error {
 	roots, err := trust.Open(trustDir)
 	if err != nil {
 		return err
 	}
 	defer roots.Close()
-	is, err := identity.Open(files, roots)
+	is, err := identity.Open(files, roots, members...)
 	if err == nil && is.ID() != id {
 		err = fmt.Errorf("it is for %s, not %s", is.ID(), id)
 	}
