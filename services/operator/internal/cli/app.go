@@ -180,6 +180,9 @@ func (a *App) Renewal() string {
 	if a.Home.Runs() {
 		return "Certificates are renewed while durward up runs, or with: durward cert renew"
 	}
+	if install.InContainers() {
+		return "Certificates are renewed by the service renew, at once with: docker compose restart renew"
+	}
 	return "Certificates are renewed by a timer, or with: sudo durward renew"
 }
 

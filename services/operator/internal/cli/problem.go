@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
@@ -176,13 +177,19 @@ func (a *App) logs() string {
 	if a.Home.Runs() {
 		return filepath.Dir(a.Home.Log("x"))
 	}
+	if install.InContainers() {
+		return "docker compose logs"
+	}
 	return "journalctl -u 'durward-*'"
 }
 
-// ItsLog is where a process tells why something is not well: a file of its home, or the journal of an installed host.
+// ItsLog is where a process tells why something is not well: a file of its home, the log of its container, or the journal of an installed host.
 func ItsLog(home installdir.Home, role string) string {
 	if home.Runs() {
 		return home.Log(role)
+	}
+	if install.InContainers() {
+		return "docker compose logs --tail 50 " + role
 	}
 	return "journalctl -u durward-" + role + " -n 50"
 }
@@ -206,13 +213,27 @@ func StartTyped(durward string, home installdir.Home) string {
 	if home.Runs() {
 		return durward + " up" + When(isDevelopment(home), " --development") // without it one with an open key does not start
 	}
+	if install.InContainers() {
+		return "docker compose up --detach --wait"
+	}
 	return "sudo systemctl start durward.target"
+}
+
+// Restart is the command that starts one process of an installed host again.
+func Restart(role string) string {
+	if install.InContainers() {
+		return "docker compose restart " + role
+	}
+	return "sudo systemctl restart durward-" + role
 }
 
 // NextGrantKey is how the vault gets its next signing key.
 func NextGrantKey(home installdir.Home) string {
 	if home.Runs() {
 		return "A new start makes the next one: durward down; " + Start(home)
+	}
+	if install.InContainers() {
+		return "This makes the next one, and has the vault sign with it: docker compose up --detach --wait; docker compose restart vault"
 	}
 	return "This makes the next one, and starts the processes again with it: sudo durward install --apply"
 }

@@ -338,6 +338,9 @@ func certificates(_ context.Context, cfg Config) []Finding {
 	if cfg.Installed != nil {
 		renew, keep = "sudo systemctl start durward-renew.service, or put what your authority issues there", "systemctl status durward-renew.timer; sudo systemctl start durward-renew.service"
 	}
+	if cfg.Installed != nil && cfg.Installed.Containers {
+		renew, keep = "docker compose restart renew, or put what your authority issues there", "docker compose logs renew; docker compose restart renew"
+	}
 	var bad, late, ahead []string
 	for _, c := range cfg.Home.Certificates() {
 		switch {
@@ -378,6 +381,9 @@ func grantKey(_ context.Context, cfg Config) []Finding {
 }
 
 func binaries(ctx context.Context, cfg Config) []Finding {
+	if cfg.Installed != nil && cfg.Installed.Containers {
+		return nil // each is in its process's own image
+	}
 	var missing, other []string
 	for _, role := range cfg.Operator.Roles() {
 		line, err := cfg.Version(ctx, filepath.Join(cfg.Bin, role))

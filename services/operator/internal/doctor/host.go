@@ -298,6 +298,9 @@ func docker(ctx context.Context, cfg Config) []Finding {
 		return []Finding{{Bad, "docker", fmt.Sprintf("the catalogue has %s, and the executor is given no socket", clean.Count(n, "container")),
 			"Name it in config/executor.yaml: docker: {socket: /run/docker.sock}"}}
 	}
+	if cfg.Installed != nil && cfg.Installed.Containers {
+		return nil // the socket is in the executor's container alone
+	}
 	dialer := net.Dialer{Timeout: dockerPatience}
 	conn, err := dialer.DialContext(ctx, "unix", filepath.Join(cfg.Root, socket))
 	switch {

@@ -15,6 +15,8 @@ import (
 
 // Installed is an installation of durward install, as it is found.
 type Installed struct {
+	// Containers: the processes run in containers, each with its program, and nothing of systemd's is there.
+	Containers bool
 	// Packaged: programs and units are the package's. Differ are its files that are not what was packed; Behind are those that have changed
 	// since the installation was laid out. PackageError says that its list cannot be read.
 	Packaged       bool
@@ -127,7 +129,7 @@ func misplaced(_ context.Context, cfg Config) (out []Finding) {
 // units: each is the one that was shipped, starts with the host, runs, and lets nobody elsewhere in.
 func units(_ context.Context, cfg Config) []Finding {
 	in := cfg.Installed
-	if in == nil {
+	if in == nil || in.Containers {
 		return nil
 	}
 	if in.UnitsError != nil {

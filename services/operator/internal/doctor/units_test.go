@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 
 	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/platform/catalog"
 )
 
 const shown = `Id=durward-vault.service
@@ -73,6 +75,14 @@ func TestPackaged(t *testing.T) {
 }
 
 func TestMisplaced(t *testing.T) {
+	containers := installation(t, 0)
+	containers.Installed = &Installed{Containers: true}
+	containers.Host = Host{Catalog: &catalog.Catalog{Services: []*catalog.Service{{ID: "chat", Driver: catalog.DriverDocker}}}, DockerSocket: "/run/docker.sock"}
+	for _, check := range []func(context.Context, Config) []Finding{units, binaries, settings, docker} {
+		if got := check(t.Context(), containers); got != nil { // programs, units and the engine's socket are not where people's program is
+			t.Errorf("in containers: %+v", got)
+		}
+	}
 	if got := misplaced(t.Context(), Config{Installed: &Installed{}}); len(got) != 0 {
 		t.Errorf("nothing is wrong: %+v", got)
 	}

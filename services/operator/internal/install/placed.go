@@ -46,9 +46,11 @@ func (p *Plan) placed(path string, info fs.FileInfo, o owner, mode fs.FileMode) 
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		is = fmt.Sprintf("%d:%d %s", stat.Uid, stat.Gid, is)
 	}
-	p.misplaced = append(p.misplaced, Misplaced{
-		Path: path, Is: is, Wanted: fmt.Sprintf("%s %04o", o, mode), Mend: fmt.Sprintf("sudo chown %s %s && sudo chmod %04o %[2]s", o, path, mode),
-	})
+	mend := fmt.Sprintf("sudo chown %s %s && sudo chmod %04o %[2]s", o, path, mode)
+	if p.opts.Containers { // whose users the host does not have
+		mend = "docker compose run --rm setup"
+	}
+	p.misplaced = append(p.misplaced, Misplaced{Path: path, Is: is, Wanted: fmt.Sprintf("%s %04o", o, mode), Mend: mend})
 	return false
 }
 

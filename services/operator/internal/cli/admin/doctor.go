@@ -112,10 +112,10 @@ Exit code 1 when anything is ✗.`,
 // examinedUnits is what durward install laid out, where the command's home is a side of it.
 func (a *app) examinedUnits(ctx context.Context) *doctor.Installed {
 	record, err := install.ReadRecord("/")
-	if err != nil || !record.Installed() || record.Containers || !a.installed() {
+	if err != nil || !record.Installed() || !a.installed() {
 		return nil
 	}
-	in := &doctor.Installed{Packaged: install.Packaged("/"), Reinstall: install.Reinstall}
+	in := &doctor.Installed{Containers: record.Containers, Packaged: install.Packaged("/"), Reinstall: install.Reinstall}
 	if in.Packaged {
 		in.Behind = record.Behind("/")
 		shipped, err := install.Verify("/", nil, a.Now())
@@ -126,6 +126,9 @@ func (a *app) examinedUnits(ctx context.Context) *doctor.Installed {
 	}
 	if os.Geteuid() == 0 {
 		in.Misplaced, in.MisplacedError = install.Examine("/", a.Now)
+	}
+	if in.Containers {
+		return in
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -143,7 +143,7 @@ func (a *app) whyNot(p processStatus) string {
 	case installed && p.answers:
 		return "It runs. Why: " + cli.ItsLog(a.Home, p.Role)
 	case installed:
-		return "Start it" + cli.When(p.silent, " again") + ": sudo systemctl restart durward-" + p.Role + ". Why: " + cli.ItsLog(a.Home, p.Role)
+		return "Start it" + cli.When(p.silent, " again") + ": " + cli.Restart(p.Role) + ". Why: " + cli.ItsLog(a.Home, p.Role)
 	case p.answers:
 		return "It runs. Why it is not well: " + a.Home.Log(p.Role)
 	case p.silent && up:
