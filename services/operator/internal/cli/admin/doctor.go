@@ -115,7 +115,7 @@ func (a *app) examinedUnits(ctx context.Context) *doctor.Installed {
 	if err != nil || !record.Installed() || !a.installed() {
 		return nil
 	}
-	in := &doctor.Installed{Containers: record.Containers, Packaged: install.Packaged("/"), Reinstall: install.Reinstall}
+	in := &doctor.Installed{Containers: record.Containers, Packaged: !record.Containers && install.Packaged("/"), Reinstall: install.Reinstall}
 	if in.Packaged {
 		in.Behind = record.Behind("/")
 		shipped, err := install.Verify("/", nil, a.Now())
