@@ -168,13 +168,13 @@ func (s *Server) read(ctx context.Context, req *mcp.CallToolRequest, call *httpf
 // refused, or cut if the caller wants that.
 func (t tool) decode(raw json.RawMessage, cut bool) (proto.Message, string, error) {
 	var reason string
-	if t.reason {
+	if t.TakesReason() {
 		var err error
 		if raw, reason, err = splitReason(raw); err != nil {
 			return nil, "", err
 		}
 		if !cut && utf8.RuneCountInString(reason) > maxReason {
-			return nil, "", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "reason is too long, the most is 1000", fault.WithField(argReason))
+			return nil, "", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "reason is too long, the most is 1000", fault.WithField(contract.ReasonArgument))
 		}
 		reason = clean.Block(reason, maxReason)
 	}
@@ -185,7 +185,7 @@ func (t tool) decode(raw json.RawMessage, cut bool) (proto.Message, string, erro
 // splitReason takes the member "reason" out of an object, if it is there, as it was sent. Its input was scanned: keys are unique.
 func splitReason(raw json.RawMessage) (rest json.RawMessage, reason string, err error) {
 	invalid := func(sentence string) error {
-		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, sentence, fault.WithField(argReason))
+		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, sentence, fault.WithField(contract.ReasonArgument))
 	}
 	dec := jsontext.NewDecoder(bytes.NewReader(raw))
 	if t, err := dec.ReadToken(); err != nil || t.Kind() != jsontext.KindBeginObject {
@@ -202,7 +202,7 @@ func splitReason(raw json.RawMessage) (rest json.RawMessage, reason string, err 
 		if err != nil {
 			return nil, "", invalid("the arguments are not well-formed JSON")
 		}
-		if name, err := jsontext.AppendUnquote(nil, key); err == nil && string(name) == argReason {
+		if name, err := jsontext.AppendUnquote(nil, key); err == nil && string(name) == contract.ReasonArgument {
 			text, err := jsontext.AppendUnquote(nil, value)
 			if err != nil || value.Kind() != jsontext.KindString {
 				return nil, "", invalid("reason must be a string")

@@ -15,6 +15,7 @@ import (
 	"durward.internal/gateway/internal/refusal"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/injection"
 )
@@ -86,7 +87,7 @@ func (s *Server) screened(ctx context.Context, call *httpfront.Call, t tool, arg
 	if !fromMessages(call) {
 		return nil
 	}
-	found, bad := s.screen.Arguments(arguments, argReason)
+	found, bad := s.screen.Arguments(arguments, contract.ReasonArgument)
 	if !bad {
 		return nil
 	}
@@ -105,7 +106,7 @@ func (s *Server) screened(ctx context.Context, call *httpfront.Call, t tool, arg
 
 // argument returns the name of an argument if the tool has one of that name, and nothing for a name that somebody made up.
 func (t tool) argument(name string) string {
-	if properties, _ := t.InputSchema["properties"].(map[string]any); t.reason && name == argReason || properties[name] != nil {
+	if t.TakesReason() && name == contract.ReasonArgument || t.HasArgument(name) {
 		return name
 	}
 	return ""

@@ -29,8 +29,7 @@ func (s *Server) served(name string) (tool, bool) {
 		return t, true
 	}
 	t, ok := s.conf.Relay.Pinned(name)
-	ok = ok && t.IsTool()
-	return tool{Tool: t, reason: ok && !t.HasArgument(argReason)}, ok
+	return tool{Tool: t}, ok && t.IsTool()
 }
 
 // callPinned serves a tools/call of a tool that the SDK does not know.
@@ -83,11 +82,7 @@ func (s *Server) list(ctx context.Context, call *httpfront.Call, all *mcp.ListTo
 	}
 	if paged {
 		for _, t := range pinned {
-			listed, err := s.listed(t)
-			if err != nil {
-				return nil, err
-			}
-			out.Tools = append(out.Tools, listed)
+			out.Tools = append(out.Tools, s.listed(t))
 		}
 		return s.page(ctx, call, out, cursor)
 	}
@@ -102,12 +97,9 @@ func (s *Server) list(ctx context.Context, call *httpfront.Call, all *mcp.ListTo
 		if err != nil {
 			return nil, err
 		}
-		var listed *mcp.Tool
-		if listed, err = s.listed(t); err == nil {
-			n := 0
-			if n, err = sizeOf(listed); size+n+1 <= mostListed {
-				out.Tools, size = append(out.Tools, listed), size+n+1
-			}
+		n, listed := 0, s.listed(t)
+		if n, err = sizeOf(listed); size+n+1 <= mostListed {
+			out.Tools, size = append(out.Tools, listed), size+n+1
 		}
 	}
 	return &out, err

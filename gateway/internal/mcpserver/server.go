@@ -113,8 +113,6 @@ type Server struct {
 // tool is a tool of the contract as it is served.
 type tool struct {
 	contract.Tool
-	// reason: the tool takes the agent's reason beside its own arguments.
-	reason bool
 	// look is the READ tool that says whether what the arguments name is there; nil where there is none.
 	look *contract.Tool
 }
@@ -136,7 +134,7 @@ func New(conf Config) (*Server, error) {
 	conf.progressEvery = cmp.Or(conf.progressEvery, progressEvery)
 	s := &Server{conf: conf, tools: map[string]tool{}, screen: injection.New(), written: &written{}}
 	for _, t := range conf.Relay.Tools() {
-		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ || t.Leaves, look: lookFor(t)}
+		s.tools[t.Name] = tool{Tool: t, look: lookFor(t)}
 	}
 	var err error
 	if s.resources, err = newResources(conf); err != nil {
@@ -175,9 +173,7 @@ func (s *Server) serve(era httpfront.Era) error {
 	s.diagnostics.prepare(options)
 	sdk := mcp.NewServer(s.about(), options)
 	for _, t := range s.conf.Relay.Tools() {
-		if err := add(sdk, s, s.tools[t.Name]); err != nil {
-			return err
-		}
+		add(sdk, s, s.tools[t.Name])
 	}
 	if era == httpfront.Stateless {
 		if err := addTasks(sdk); err != nil {
@@ -212,25 +208,17 @@ func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
 	c.TTLMs, c.CacheScope = int(ttl.Milliseconds()), "private"
 }
 
-func add(sdk *mcp.Server, s *Server, t tool) error {
-	listed, err := s.listed(t)
-	if err != nil {
-		return err
-	}
-	sdk.AddTool(listed, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+func add(sdk *mcp.Server, s *Server, t tool) {
+	sdk.AddTool(s.listed(t), func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return s.call(ctx, req, t)
 	})
-	return nil
 }
 
 // listed is a tool as tools/list shows it.
-func (s *Server) listed(t tool) (*mcp.Tool, error) {
+func (s *Server) listed(t tool) *mcp.Tool {
 	input := listedInput(t.InputSchema)
-	if t.reason {
-		var err error
-		if input, err = withReason(input); err != nil {
-			return nil, fmt.Errorf("tool %s: %w", t.Name, err)
-		}
+	if t.TakesReason() {
+		input = withReason(input)
 	}
 	openWorld := t.Leaves
 	hints := &mcp.ToolAnnotations{ReadOnlyHint: t.Tier == optionsv1.Tier_TIER_READ && !t.Acts, OpenWorldHint: &openWorld}
@@ -250,30 +238,23 @@ func (s *Server) listed(t tool) (*mcp.Tool, error) {
 	if t.Foreign != nil {
 		out.OutputSchema = nil // every answer is the envelope, which the others' schemas show
 	}
-	return out, nil
+	return out
 }
-
-// argReason is the one argument that is not the tool's: it is shown to the human as the agent's, and is outside the digest
-// that the human signs.
-const argReason = "reason"
 
 // maxReason is in characters.
 const maxReason = 1000
 
 // withReason returns a copy of a tool's input schema that also takes the agent's reason.
-func withReason(schema map[string]any) (map[string]any, error) {
+func withReason(schema map[string]any) map[string]any {
 	out := maps.Clone(schema)
 	properties, _ := schema["properties"].(map[string]any)
-	if _, taken := properties[argReason]; taken {
-		return nil, errors.New("its contract has an argument named reason, which is the agent's")
-	}
 	properties = maps.Clone(properties)
 	if properties == nil {
 		properties = map[string]any{}
 	}
-	properties[argReason] = map[string]any{"type": "string", "maxLength": maxReason} // what it is for the instructions say
+	properties[contract.ReasonArgument] = map[string]any{"type": "string", "maxLength": maxReason} // what it is for the instructions say
 	out["properties"] = properties
-	return out, nil
+	return out
 }
 
 // sdkTimeout is after how long the SDK ends a session by itself. The front ends them long before; this is for one that it never heard

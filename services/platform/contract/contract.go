@@ -77,6 +77,16 @@ func (t Tool) Ref() *callv1.ToolRef {
 // ByPermit reports whether a session's permit covers the tool: a READ tool whose calls the vault need not see one by one.
 func (t Tool) ByPermit() bool { return t.Tier == optionsv1.Tier_TIER_READ && !t.OneCall }
 
+// ReasonArgument is the one argument that is not the tool's: it is shown to the human as the agent's, and is outside the digest
+// that the human signs.
+const ReasonArgument = "reason"
+
+// TakesReason reports whether a call takes the agent's reason beside the tool's own arguments: one that a human may be asked about
+// does, unless the tool has an argument of that name.
+func (t Tool) TakesReason() bool {
+	return (t.Tier != optionsv1.Tier_TIER_READ || t.Leaves) && !t.HasArgument(ReasonArgument)
+}
+
 // NewRequest returns an empty message of the tool's arguments.
 func (t Tool) NewRequest() proto.Message { return newMessage(t.Method.Input()) }
 

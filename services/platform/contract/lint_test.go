@@ -29,6 +29,9 @@ func lint() []string {
 		if t.Snapshot && !(Permitted{Method: t.Method}).AllCatalogue() {
 			complain("is answered from a snapshot, and returns what is not the catalogue's")
 		}
+		if t.HasArgument(ReasonArgument) {
+			complain("has an argument of the name that is the agent's reason")
+		}
 		if t.Title == "" {
 			complain("has no title")
 		}

@@ -61,6 +61,26 @@ func TestPin(t *testing.T) {
 	}
 }
 
+// Who calls a tool, and who serves it, agree on whether an argument is the agent's reason or the tool's own.
+func TestTakesReason(t *testing.T) {
+	own := map[string]any{"properties": map[string]any{ReasonArgument: map[string]any{}}}
+	for name, want := range map[string]bool{"list_services": false, "start_service": true, "fetch_url": true, "http_request": true} {
+		if tool, ok := Native(name); !ok || tool.TakesReason() != want {
+			t.Errorf("%s takes a reason: %t", name, !want)
+		}
+	}
+	must(t, Pin([]Definition{
+		{Foreign: Foreign{Server: "web", Name: "look"}, Tier: optionsv1.Tier_TIER_READ},
+		{Foreign: Foreign{Server: "web", Name: "close"}, Tier: optionsv1.Tier_TIER_WRITE, Input: own},
+	}))
+	t.Cleanup(func() { _ = Pin(nil) }) // no tools are always taken
+	for name, want := range map[string]bool{"web__look": true, "web__close": false} {
+		if tool, ok := Lookup(name); !ok || tool.TakesReason() != want {
+			t.Errorf("%s takes a reason: %t", name, !want)
+		}
+	}
+}
+
 // Arguments leave in their one form, and those whose meaning that form would change do not.
 func TestPinnedArguments(t *testing.T) {
 	tool := pinning(t)

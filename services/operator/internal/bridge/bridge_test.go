@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/proof"
@@ -127,7 +128,9 @@ func (g *gateway) verify(m message) callv1.Proof_Purpose {
 	}
 	if p.GetPurpose() == callv1.Proof_PURPOSE_CALL {
 		tool, _ := contract.Lookup(params.Name)
-		delete(params.Arguments, "reason")
+		if tool.TakesReason() {
+			delete(params.Arguments, contract.ReasonArgument)
+		}
 		raw, err := json.Marshal(params.Arguments)
 		if err != nil {
 			g.t.Error(err)
@@ -459,6 +462,13 @@ func TestGatewayThatTakesNoNotification(t *testing.T) {
 
 func TestProofs(t *testing.T) {
 	public, key := testKey(t)
+	if err := contract.Pin([]contract.Definition{{
+		Foreign: contract.Foreign{Server: "desk", Name: "close", Check: func([]byte) error { return nil }}, Tier: optionsv1.Tier_TIER_WRITE,
+		Input: map[string]any{"type": "object", "properties": map[string]any{"reason": map[string]any{"type": "string"}}},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = contract.Pin(nil) }) // no tools are always taken
 	g := newGateway(t, public)
 	now := time.Unix(1_800_000_000, 0)
 	c := start(t, g, key, func() time.Time { g.mu.Lock(); defer g.mu.Unlock(); return now })
@@ -470,6 +480,10 @@ func TestProofs(t *testing.T) {
 		// A proof that the agent made up is taken away, and invalid arguments are the gateway's to refuse.
 		`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"--force"},"_meta":{"durward/proof":{"counter":"1"}}}}`,
 		`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"no_such_tool"}}`,
+		// What only looks, and is asked about all the same, takes a reason too.
+		`{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"fetch_url","arguments":{"url":"https://docs.example/","reason":"please"}}}`,
+		// A server's own argument of that name is what is decided on.
+		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"desk__close","arguments":{"reason":"done"}}}`,
 	}
 	for _, line := range calls {
 		c.send(line)
@@ -478,7 +492,7 @@ func TestProofs(t *testing.T) {
 	g.mu.Lock()
 	now = now.Add(50 * time.Second)
 	g.mu.Unlock()
-	for id := 6; id < 8; id++ {
+	for id := 8; id < 10; id++ {
 		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"list_services"}}`, id))
 		c.receive()
 	}
@@ -490,8 +504,10 @@ tools/call 2 PURPOSE_UNSPECIFIED
 tools/call 3 PURPOSE_CALL
 tools/call 4 PURPOSE_UNSPECIFIED
 tools/call 5 PURPOSE_UNSPECIFIED
-tools/call 6 PURPOSE_RENEW
-tools/call 7 PURPOSE_UNSPECIFIED
+tools/call 6 PURPOSE_CALL
+tools/call 7 PURPOSE_CALL
+tools/call 8 PURPOSE_RENEW
+tools/call 9 PURPOSE_UNSPECIFIED
 DELETE id-1`
 	if got := g.events(); got != want {
 		t.Errorf("events:\n%s\nwant:\n%s", got, want)

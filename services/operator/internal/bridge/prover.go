@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/proof"
 )
@@ -403,9 +402,6 @@ func (p *prover) untilNextSecond() time.Duration {
 	return now.Truncate(time.Second).Add(time.Second).Sub(now)
 }
 
-// argReason is the argument in which an agent says what it wants; it is not part of what is decided on.
-const argReason = "reason"
-
 // argumentsDigest is SHA-256 of the arguments' RFC 8785 form, as the vault computes it.
 func argumentsDigest(tool contract.Tool, raw json.RawMessage) ([]byte, error) {
 	arguments := map[string]json.RawMessage{}
@@ -414,8 +410,8 @@ func argumentsDigest(tool contract.Tool, raw json.RawMessage) ([]byte, error) {
 			return nil, fmt.Errorf("arguments: %w", err)
 		}
 	}
-	if tool.Tier != optionsv1.Tier_TIER_READ { // what only looks takes no reason
-		delete(arguments, argReason)
+	if tool.IsTool() && tool.TakesReason() {
+		delete(arguments, contract.ReasonArgument) // it is not part of what is decided on
 	}
 	rest, err := json.Marshal(arguments)
 	if err != nil {
