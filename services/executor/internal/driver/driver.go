@@ -78,6 +78,7 @@ const (
 	CauseRestarted      = "the host was restarted"
 	CausePortInUse      = "another program listens on the service's port"
 	CauseTimeout        = "the service did not become healthy in time"
+	CauseNoHealth       = "the service answers, and not its health check: see health in its catalogue entry"
 	CauseStopped        = "it was stopped while it was starting"
 	CauseLeft           = "the executor was stopped while the service was starting"
 	CauseProgramMissing = "the program file is missing"

@@ -34,6 +34,7 @@ var (
 	ErrPath        = errors.New("the health path is not one that a catalogue may name")
 	ErrTooLarge    = errors.New("the health answer is larger than 64 kB")
 	ErrStatus      = errors.New("the health answer is not a success")
+	ErrNotServed   = errors.New("nothing that checks health is at that path")
 	ErrContentType = errors.New("the health answer is of another content type than health.content_type says (unless it says one: JSON, plain text, or none)")
 )
 
@@ -108,6 +109,8 @@ func (c *Checker) get(ctx context.Context, url string, timeout time.Duration, co
 	fmt.Fprintf(sum, " %d", res.StatusCode)
 	mark := hex.EncodeToString(sum.Sum(nil)[:8])
 	switch {
+	case res.StatusCode >= 300 && res.StatusCode <= 499: // what only loads says 503, or nothing yet
+		return mark, fmt.Errorf("%w: %w: %d", ErrStatus, ErrNotServed, res.StatusCode)
 	case res.StatusCode < 200 || res.StatusCode > 299:
 		return mark, fmt.Errorf("%w: %d", ErrStatus, res.StatusCode)
 	case !expected(contentType, res.Header.Get("Content-Type")):

@@ -61,9 +61,9 @@ func TestCheck(t *testing.T) {
 		ok                bool
 	}{
 		{path: "/large", want: ErrTooLarge},
-		{path: "/redirect", want: ErrStatus},
+		{path: "/redirect", want: ErrNotServed},
 		{path: "/busy", want: ErrStatus},
-		{path: "/none", want: ErrStatus},
+		{path: "/none", want: ErrNotServed},
 		{path: "/slow"},
 		{path: "/drip"},
 		{path: "/page", contentType: "application/json", want: ErrContentType},

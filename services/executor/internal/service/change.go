@@ -79,7 +79,9 @@ func Cause(err error) string {
 
 var (
 	errTimeout = &failure{driver.CauseTimeout, errors.New("start_timeout_s is over")}
-	errStalled = &failure{driver.CauseStalled, errors.New("stall_timeout_s is over")}
+	// errNoHealth takes errTimeout's place where something else than the health check answered until then.
+	errNoHealth = &failure{driver.CauseNoHealth, errTimeout.err}
+	errStalled  = &failure{driver.CauseStalled, errors.New("stall_timeout_s is over")}
 	// errUnbegun: a Confirm is broken.
 	errUnbegun = errors.New("a confirmation that began nothing and refused nothing")
 	// errPanic: a driver or an engine has a fault.

@@ -8,6 +8,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/engine"
+	"durward.internal/services/executor/internal/health"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clock"
@@ -89,20 +90,24 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalog.Service)
 	stalled := time.Now().Add(s.StallTimeout())
 	pause := startPoll
 	good := uint32(0)
+	var last error
 	for {
 		status := d.Status(s)
-		var last error
 		var mark string
 		switch status.State {
 		case driver.Running:
 			if s.Health == nil {
 				return nil
 			}
-			if mark, last = m.cfg.Health.Check(ctx, s.Address(), s.Health); last == nil {
-				last = m.ours(s) // a stranger's answer is none
+			var err error
+			if mark, err = m.cfg.Health.Check(ctx, s.Address(), s.Health); err == nil {
+				err = m.ours(s) // a stranger's answer is none
 			}
-			if good++; last != nil {
+			if good++; err != nil {
 				good = 0
+			}
+			if ctx.Err() == nil { // one that was cut off says nothing of the service
+				last = err
 			}
 			// The answer counts only if our program is still there: it, and not a stranger, gave it.
 			if good >= max(s.Health.HealthyAfter, 1) && d.Status(s).State == driver.Running {
@@ -162,6 +167,9 @@ func over(ctx context.Context, last error) error {
 	why := errLeft
 	if f := new(failure); errors.As(context.Cause(ctx), &f) {
 		why = f
+	}
+	if why == errTimeout && (errors.Is(last, health.ErrNotServed) || errors.Is(last, health.ErrContentType)) {
+		why = errNoHealth
 	}
 	return &failure{why.cause, fmt.Errorf("%w: %w", why, orNothing(last))}
 }

@@ -19,6 +19,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/health"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
@@ -164,12 +165,14 @@ func (a *answers) set(err error) {
 	a.err = err
 }
 
-func (a *answers) Check(_ context.Context, at netip.AddrPort, _ *catalog.Health) (string, error) {
+func (a *answers) Check(ctx context.Context, at netip.AddrPort, _ *catalog.Health) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked++
 	a.at = at
 	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
 	case a.err != nil:
 		return a.mark, a.err
 	case time.Now().Before(a.ready):
@@ -246,6 +249,16 @@ func TestAStartThatFailsIsUndone(t *testing.T) {
 			}
 		})
 	})
+	for _, last := range []error{health.ErrNotServed, health.ErrContentType} {
+		t.Run("no health check: "+last.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, a := &program{after: driver.Running}, &answers{err: fmt.Errorf("%w: %w", health.ErrStatus, last)}
+				m, s := manager(t, p, a, 0)
+				_, err := m.Start(t.Context(), s)
+				wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: "+driver.CauseNoHealth)
+			})
+		})
+	}
 	t.Run("stopped meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p, a := &program{after: driver.Running}, &answers{ready: time.Now().Add(time.Hour)}
