@@ -542,6 +542,25 @@ func TestPolicyLimit(t *testing.T) {
 	}
 }
 
+// TestAllowThatLetsNothingRun: a rule that clients.yaml keeps from counting is written, and is not said to let a client call.
+func TestAllowThatLetsNothingRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	clients := filepath.Join(w.withClients(t), "clients.yaml")
+	testfile.Write(t, clients, read(t, clients)+`  - {id: relay, token_sha256: "`+strings.Repeat("c", 64)+`", channel: api, tier_ceiling: WRITE}
+  - {id: night-shift, identity: "spiffe://durward.local/tool/night-shift", may: [stop_service], channel: api, tier_ceiling: WRITE}
+`)
+	for client, want := range map[string]string{
+		"dashboard": "lets nothing run: dashboard may use tools up to READ", "relay": "lets nothing run: relay is a bearer client",
+		"cursor": "cursor may call stop_service without asking", "night-shift": "night-shift may call stop_service without asking",
+	} {
+		r := w.run("policy", "allow", "--client", client, "--tool", "stop_service", "--yes")
+		if r.code != cli.ExitOK || !strings.Contains(r.out, want) || strings.Contains(r.out, "✓ "+client+" may call") != strings.Contains(want, "may call") {
+			t.Errorf("%s: %+v", client, r)
+		}
+	}
+}
+
 // TestDomains: what is listed already is not listed again, and what stays blocked is not said to be reached.
 func TestDomains(t *testing.T) {
 	t.Parallel()

@@ -130,6 +130,9 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 		return rulefile.Allow(cfg, rulefile.Rule{ID: id, Text: text, Client: w.client, Tool: tool, Arguments: arguments, Until: until})
 	}, Before: func() error { return a.warnOfAllow(cfg, w.client, tool, arguments) }})
 	done := w.client + " may call " + tool.Name + " without asking (rule " + id + ")"
+	if why := idle(cfg, w.client, tool); why != "" {
+		done = "the rule " + id + " stands, and lets nothing run: " + why
+	}
 	if !until.IsZero() {
 		done += " until " + until.Local().Format("2006-01-02 15:04:05")
 	}
@@ -139,25 +142,32 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 // warnOfAllow says what the rule does not change.
 func (a *app) warnOfAllow(cfg installdir.Config, id string, tool contract.Tool, arguments map[string][]string) error {
 	out := a.Display()
-	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
+	why := idle(cfg, id, tool)
+	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE && why == "" {
 		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+id+" does this without asking anybody."))
 	}
 	if len(arguments) == 0 {
 		out.Printf("%s\n", out.Yellow("It is for every call of "+tool.Name+", whatever its arguments: --mode, --service and --arg narrow it."))
 	}
-	list, err := client.Admitted(cfg.Clients)
-	if err != nil {
-		return nil // clientUser has read it before
-	}
-	for _, c := range list {
-		if c.ID == id && c.Key == "" && tool.Tier != optionsv1.Tier_TIER_READ {
-			out.Printf("%s\n", out.Yellow(id+" is a bearer client: its changes ask all the same, whatever a rule says."))
-		}
-		if c.ID == id && tierRank(c.TierCeiling) < int(tool.Tier) {
-			out.Printf("%s\n", out.Yellow(id+" may use tools up to "+clean.Line(c.TierCeiling, 16)+" alone (clients.yaml): it stays denied."))
-		}
+	if why != "" {
+		out.Printf("%s\n", out.Yellow("It lets nothing run: "+why+"."))
 	}
 	return nil
+}
+
+// idle is why a rule for a client lets nothing run as clients.yaml is; "" where it does.
+func idle(cfg installdir.Config, id string, tool contract.Tool) string {
+	list, _ := client.Admitted(cfg.Clients) // clientUser has read it before
+	for _, c := range list {
+		switch {
+		case c.ID != id:
+		case tierRank(c.TierCeiling) < int(tool.Tier):
+			return id + " may use tools up to " + clean.Line(c.TierCeiling, 16) + " alone (clients.yaml), so that the call stays denied"
+		case c.Key == "" && c.Identity == "" && tool.Tier != optionsv1.Tier_TIER_READ:
+			return id + " is a bearer client, whose changes ask all the same"
+		}
+	}
+	return ""
 }
 
 // catalogIDs are the ids of modes, services and models: those that the executor has, or, where it does not answer, those of the
