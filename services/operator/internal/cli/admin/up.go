@@ -216,7 +216,8 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		if err != nil {
 			return installdir.Config{}, unreadable(err)
 		}
-		otherwise := "No installation was made. Choose other ports: durward up " + cli.When(opts.development, "--development ") + "--base-port 8430"
+		other := cmp.Or(opts.basePort, installdir.DefaultBasePort)%60000 + 1000 // none of those that were tried
+		otherwise := fmt.Sprintf("No installation was made. Choose other ports: durward up %s--base-port %d", cli.When(opts.development, "--development "), other)
 		if a.Home.Runs() { // what is there says the ports
 			otherwise = "Stop that program, or change the port in the files in " + filepath.Dir(a.Home.Config("x")) + "."
 		}
