@@ -248,7 +248,8 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 		}
 		if len(waiting) > 0 {
 			n, durward := waiting[0].Number, a.Typed()
-			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("%s approve %s [--scope]   %s deny %s --reason \"…\"   %s tui", durward, n, durward, n, durward)))
+			scope := cli.When(waiting[0].Operation.GetKeyBound(), " [--scope]")
+			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("%s approve %s%s   %s deny %s --reason \"…\"   %s tui", durward, n, scope, durward, n, durward)))
 		}
 	})
 }

@@ -221,7 +221,9 @@ func checkArguments(cmd *cobra.Command, a *cli.App) {
 		_, files := c.Annotations[cli.TakesFiles]
 		if c.HasSubCommands() && len(args) > 0 && (!files || !catalog.IsModelPath(args[0])) {
 			next := "See: " + c.CommandPath() + " -h"
-			if near := config.Suggest(args[0], names(c)); len(near) > 0 {
+			if near := config.Suggest(args[0], names(c)); args[0] == "restart" && !c.HasParent() {
+				next = "A service is stopped and started: durward stop ID, durward start ID" // restore is near, and far from it
+			} else if len(near) > 0 {
 				next = cli.DidYouMean(near, "")
 			} else if show, _, err := c.Find([]string{"show"}); err == nil && show != c {
 				next = "To look at one: " + show.CommandPath() + " " + clean.Visible(args[0])
