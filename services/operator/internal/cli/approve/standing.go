@@ -87,7 +87,7 @@ func (a *app) listStanding(ctx context.Context, s *cli.Session, _ []string) erro
 			}
 		}
 		for _, m := range list.GetMuted() {
-			line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), clean.Visible(m.GetBy()))
+			line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), approval.Person(m.GetBy()))
 			if m.GetReason() != "" {
 				line += ": " + clean.Visible(m.GetReason())
 			}

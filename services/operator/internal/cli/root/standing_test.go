@@ -232,13 +232,13 @@ func TestStandingAndSessions(t *testing.T) {
 	w := newWorld(t)
 	w.withSessions()
 	w.stands(statement.KindScope, boundSession)
-	w.muted = []*vaultv1.Mute{{Principal: "bob", Until: timestamppb.New(time.Now()), By: "alice", Reason: "noise\x1b"}}
+	w.muted = []*vaultv1.Mute{{Principal: "bob", Until: timestamppb.New(time.Now()), By: "spiffe://durward.local/operator/alice", Reason: "noise\x1b"}}
 	for _, c := range []struct {
 		args []string
 		want []string
 	}{
 		{[]string{"sessions"}, []string{"claude-code", boundSession, "key-bound: one durward mcp", "bearer client: this one call", "messaging", `eve\\u{202E}`}},
-		{[]string{"standing"}, []string{"0a1b2c3d  scope  claude-code\\u{1B}[2J", "7 of 10 uses left", "bob is muted", "no statement for it that can be read"}},
+		{[]string{"standing"}, []string{"0a1b2c3d  scope  claude-code\\u{1B}[2J", "7 of 10 uses left", ", by alice: noise", "no statement for it that can be read"}},
 		{[]string{"standing", "ls"}, []string{"0a1b2c3d"}},
 		{[]string{"dangerous", "status"}, []string{"No session is in dangerous mode"}},
 		{[]string{"dangerous", "disable"}, []string{"Nothing of it was in force"}},
