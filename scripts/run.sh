@@ -5,5 +5,6 @@
 set -euo pipefail
 . "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
+echo "Building into bin/; the first time this takes minutes …" >&2
 scripts/build.sh
 exec bin/durward up --development --built "$@"
