@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/durable"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/trust"
@@ -706,7 +707,7 @@ func TestToolsKey(t *testing.T) {
 	m.apply(install.Settings{})
 	m.write("etc/passwd", m.read("etc/passwd")+"batch:x:64001:100::/:/bin/sh\n")
 	tool, err := install.Tool(m.root, "night-shift", "batch")
-	if want := (pki.Owner{UID: 64001, Mode: 0o440}); err != nil || *tool.Owner != want {
+	if want := (durable.Owner{UID: 64001, Mode: 0o440}); err != nil || *tool.Owner != want {
 		t.Errorf("%+v, %v", tool.Owner, err)
 	}
 }
