@@ -212,12 +212,29 @@ func (h *composed) confined() {
 		}
 		// As the process sees it.
 		for _, path := range []string{"/etc/durward/pki/ca.key", "/etc/durward/keys/grant.key", "/etc/durward/keys/log.key"} {
-			if _, err := os.Stat("/proc/" + pid + "/root" + path); err == nil && name != "renew" {
+			if _, err := os.Stat("/proc/" + pid + "/root" + path); err == nil && (name != "renew" || !strings.HasPrefix(path, "/etc/durward/pki/")) {
 				h.Errorf("%s has %s before it", name, path)
 			}
 		}
+		if err := os.WriteFile("/proc/"+pid+"/root/etc/durward/trust/x", nil, 0o600); err == nil {
+			h.Errorf("%s may write to the trust folder", name)
+		}
+		if got := h.inspect("durward-"+name, "{{.HostConfig.LogConfig.Type}}"); got != "local" {
+			h.Errorf("the log of %s has no bound: %s", name, got)
+		}
 		if err := os.WriteFile("/proc/"+pid+"/root/x", nil, 0o600); err == nil {
 			h.Errorf("the root of %s can be written to", name)
+		}
+	}
+	if out, code := h.run("docker", "exec", "durward-renew", "/usr/lib/durward/durward", "renew", "--all"); code != 0 {
+		h.Errorf("renew ended with %d:\n%s", code, out)
+	}
+	if out, code := h.once("setup", "cert", "status"); code != 0 {
+		h.Errorf("root is told of sound certificates: %d\n%s", code, out)
+	}
+	for _, service := range []string{"durward", "setup"} {
+		if out, code := h.once(service, "doctor"); code != 0 {
+			h.Errorf("doctor of %s finds fault with a sound installation: %d\n%s", service, code, out)
 		}
 	}
 }
@@ -310,6 +327,12 @@ func (h *composed) killed() {
 			return nil
 		})
 	}
+	h.well()
+	h.ok("stop", "gateway")
+	if out, code := h.once("durward", "status"); code == 0 || !strings.Contains(out, "docker compose restart gateway. Why: docker compose logs --tail 50 gateway") {
+		h.Errorf("what mends a gateway that is stopped: %d\n%s", code, out)
+	}
+	h.ok("start", "gateway")
 	h.well()
 	h.ask("stop_service")
 }
