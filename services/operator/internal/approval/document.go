@@ -120,8 +120,11 @@ func (s Document) destructive() bool {
 	if s.Statement.Tier == contract.TierName(optionsv1.Tier_TIER_DESTRUCTIVE) {
 		return true
 	}
-	return slices.ContainsFunc(s.Statement.Tools, func(t statement.Tool) bool {
-		tool, ok := contract.Lookup(t.Name)
-		return ok && tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE
-	})
+	return slices.ContainsFunc(s.Statement.Tools, takesAway)
+}
+
+// takesAway reports whether a scope's tool is DESTRUCTIVE.
+func takesAway(t statement.Tool) bool {
+	tool, ok := contract.Lookup(t.Name)
+	return ok && tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE
 }

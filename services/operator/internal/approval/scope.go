@@ -303,7 +303,12 @@ func Words(st *statement.Statement, now time.Time) []string {
 			"  " + ends,
 		}
 	}
-	tools := output.Each(st.Tools, func(t statement.Tool) string { return clean.Visible(t.Name) })
+	tools := output.Each(st.Tools, func(t statement.Tool) string {
+		if takesAway(t) {
+			return clean.Visible(t.Name) + " (DESTRUCTIVE)"
+		}
+		return clean.Visible(t.Name)
+	})
 	lines := []string{"Without asking you again, " + who + " may call " + strings.Join(tools, ", ")}
 	for _, pin := range st.Pinned {
 		lines = append(lines, "  with "+clean.Visible(strings.TrimPrefix(pin.Pointer, "/"))+" exactly "+clean.Visible(string(pin.Value)))

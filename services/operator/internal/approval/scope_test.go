@@ -168,6 +168,9 @@ func TestScopeOfASwitch(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	text := strings.Join(Words(st, testNow), "\n")
+	if !strings.Contains(text, "switch_mode (DESTRUCTIVE)") {
+		t.Errorf("it does not say what it may do:\n%s", text)
+	}
 	if !strings.Contains(text, "ANY plan_digest") || !strings.Contains(text, "WHATEVER") || !strings.Contains(text, "none can be named beforehand") {
 		t.Errorf("it does not say so:\n%s", text)
 	}
