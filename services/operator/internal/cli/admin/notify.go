@@ -207,6 +207,8 @@ Description=Tells you that something waits for your decision (Durward)
 ExecStart=` + word(program) + ` -config ` + word(file) + `
 Restart=on-failure
 RestartSec=10
+# Its configuration cannot be used, which no restart mends.
+RestartPreventExitStatus=2
 UMask=0077
 NoNewPrivileges=yes
 LockPersonality=yes

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -93,6 +94,11 @@ func TestNotifyInstallOfAnyFolder(t *testing.T) {
 		}
 		if _, err := notify.Load(core.Home.Config("notify")); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+		unit, err := os.ReadFile(filepath.Join(folder, "systemd", "user", notifyProgram+".service"))
+		must(t, err)
+		if want := fmt.Sprintf("\nRestartPreventExitStatus=%d\n", cli.ExitUsage); !strings.Contains(string(unit), want) {
+			t.Errorf("%s: systemd starts it every ten seconds with a file that it cannot use:\n%s", name, unit)
 		}
 		if want := "durward --home " + cli.ShellWord(core.HomeDir) + " notify test"; !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %q does not stand in\n%s", name, want, out)
