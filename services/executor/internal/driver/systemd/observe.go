@@ -178,9 +178,7 @@ func (d *Driver) renew(u *unit) {
 		return
 	}
 	u.busy = true
-	d.done.Add(1)
-	go func() {
-		defer d.done.Done()
+	d.done.Go(func() {
 		for {
 			_, err := d.refresh(d.ctx, u)
 			d.mu.Lock()
@@ -192,7 +190,7 @@ func (d *Driver) renew(u *unit) {
 			u.again = false
 			d.mu.Unlock()
 		}
-	}()
+	})
 }
 
 // compare asks for all units at once, renews those of which something was missed, and forgets those that nobody asks for.
