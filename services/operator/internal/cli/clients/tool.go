@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 
@@ -33,11 +34,7 @@ renewed with those of the processes.
 			"  sudo durward client add-tool night-shift --may list_services,switch_mode --unix-user batch",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) (err error) {
 			c.ID = args[0]
 			if err := client.CheckName(c.ID); err != nil {
 				return cli.Usage("", "%v", err)
@@ -50,14 +47,14 @@ renewed with those of the processes.
 				return cli.Usage("", "%s", clean.Line(err.Error(), 300))
 			}
 			c.Identity = tool.ID.String()
-			if err := a.enterClient(cmd.Context(), cfg, c, yes, func(*client.Client) error { return tool.Create(cfg, c.May) }, tool.Remove); err != nil {
+			if err := a.enterClient(ctx, cfg, c, yes, func(*client.Client) error { return tool.Create(cfg, c.May) }, tool.Remove); err != nil {
 				return err
 			}
 			connect := filepath.Join(tool.Dir, installdir.FileConnect)
 			return a.Show(map[string]any{"client": c.ID, "identity": c.Identity, "folder": tool.Dir, "connect": connect, "may": cli.NonNil(c.May)}, func() {
 				a.Out.Printf("%s %s may connect as %s, up to %s.\n  connect  %s\n", a.Out.Green("✓"), c.ID, c.Identity, c.TierCeiling, connect)
 			})
-		},
+		}),
 	}
 	cmd.Flags().StringSliceVar(&c.May, "may", nil, "the tools that it may call")
 	cmd.Flags().StringVar(&c.User, "user", "", "whose program it is: the name of a folder of users/ in the security configuration")
