@@ -3,6 +3,7 @@ package harness
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -72,10 +73,7 @@ var rawClient = &http.Client{Timeout: time.Minute, Transport: &http.Transport{Di
 
 // HTTP is the request, to a URL.
 func (r RawRequest) HTTP(ctx context.Context, url string) (*http.Request, error) {
-	method := r.Method
-	if method == "" {
-		method = http.MethodPost
-	}
+	method := cmp.Or(r.Method, http.MethodPost)
 	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(r.Body))
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -72,9 +73,7 @@ func compile(patterns []Pattern) ([]compiled, error) {
 			return nil, fmt.Errorf("%s: the expression matches nothing at all, so it would be found everywhere", p.Type)
 		}
 		c := compiled{kind: p.Type, expression: re, confidence: p.Confidence}
-		if c.confidence == 0 {
-			c.confidence = 80
-		}
+		c.confidence = cmp.Or(c.confidence, 80)
 		for _, list := range []struct {
 			texts []string
 			found bool

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,10 +97,7 @@ type costKey struct {
 // place, such as a property of that name, has another type there.
 func (l *linter) walk(v any, at string, depth int) error {
 	refuse := func(format string, args ...any) error {
-		where := clean.Line(at, 200)
-		if where == "" {
-			where = "/"
-		}
+		where := cmp.Or(clean.Line(at, 200), "/")
 		return fmt.Errorf("the schema at %s: %s", where, fmt.Sprintf(format, args...))
 	}
 	if l.values++; l.values > maxValues {

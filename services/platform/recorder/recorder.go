@@ -227,9 +227,7 @@ func New(cfg Config) (*Recorder, error) {
 		return nil, fmt.Errorf("a recorder spools 1 to %d records, not %d", MaxSpooled, cfg.MaxSpooled)
 	}
 	cfg.MaxSpooled = cmp.Or(cfg.MaxSpooled, MaxSpooled)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	if cfg.OnAppend == nil {
 		cfg.OnAppend = func(time.Duration) {}

@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/bits"
@@ -391,10 +392,7 @@ func (s *scan) slowly(ctx context.Context, x *index, rule int) error {
 // around looks for matches of a rule around one of its keywords, from where it has been looked already, and moves that on.
 func (s *scan) around(ctx context.Context, x *index, rule, at int, looked *int) error {
 	r := &x.rules[rule]
-	reach := r.reach
-	if reach == 0 {
-		reach = step
-	}
+	reach := cmp.Or(r.reach, step)
 	from, to := max(at-reach, *looked), min(at+reach, len(s.text))
 	for i := from; i < to; i++ {
 		if i < s.ends[rule] || !r.begins[0][0].has(s.text[i]) && len(r.begins) == 1 ||

@@ -1,6 +1,7 @@
 package security
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"maps"
@@ -60,9 +61,7 @@ func Open(opts Options) (*Live, error) {
 // newLive has read nothing yet.
 func newLive(opts Options) *Live {
 	l := &Live{opts: opts, adopted: map[string][]byte{}, refused: map[string]string{}}
-	if l.opts.Logger == nil {
-		l.opts.Logger = slog.New(slog.DiscardHandler)
-	}
+	l.opts.Logger = cmp.Or(l.opts.Logger, slog.New(slog.DiscardHandler))
 	l.watch = filewatch.New(func() filewatch.Stamps { return l.opts.list().stamps }, func() error { return l.load(nil, l.Current() == nil) })
 	return l
 }

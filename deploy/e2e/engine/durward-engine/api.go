@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -164,10 +165,7 @@ func (e *engine) router(mux *http.ServeMux) {
 		defer e.mu.Unlock()
 		list := []object{}
 		for _, id := range e.models {
-			state := e.loaded[id]
-			if state == "" {
-				state = "unloaded"
-			}
+			state := cmp.Or(e.loaded[id], "unloaded")
 			list = append(list, object{"id": id, "object": "model", "status": object{"value": state}})
 		}
 		answer(w, http.StatusOK, object{"object": "list", "data": list})

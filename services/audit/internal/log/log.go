@@ -14,6 +14,7 @@ package log
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,9 +132,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	l := &Log{cfg: cfg, requests: make(chan *request, waiting), between: make(chan *between), stop: make(chan struct{}), stopped: make(chan struct{}),
 		processes: map[process]time.Time{}, leads: make(chan struct{}), outdated: make(chan error, 1),
 	}

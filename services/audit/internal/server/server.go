@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -61,9 +62,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil || cfg.Store == nil || cfg.Identity.IsZero() {
 		return nil, errors.New("audit's server needs a log, a store and its identity")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Allowed == nil {
 		cfg.Allowed = func() *trust.AllowedSigners { return nil }
 	}

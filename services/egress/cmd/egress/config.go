@@ -152,9 +152,7 @@ func (s *settings) dialer() (dialer.Config, error) {
 		Ports: s.Ports, Local: s.Local, Own: s.own, Redirects: 5,
 		Limits: dialer.Limits{Whole: time.Duration(s.Limits.WholeS) * time.Second, Body: int64(s.Limits.BodyKiB) << 10},
 	}
-	if cfg.Limits.Whole == 0 {
-		cfg.Limits.Whole = 30 * time.Second
-	}
+	cfg.Limits.Whole = cmp.Or(cfg.Limits.Whole, 30*time.Second)
 	if s.Redirects != nil {
 		cfg.Redirects = *s.Redirects
 	}

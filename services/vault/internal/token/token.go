@@ -12,6 +12,7 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -102,9 +103,7 @@ func New(cfg Config) *Values {
 	if v.cfg.Now == nil {
 		v.cfg.Now = time.Now
 	}
-	if v.cfg.Logger == nil {
-		v.cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	v.cfg.Logger = cmp.Or(v.cfg.Logger, slog.New(slog.DiscardHandler))
 	v.started = v.cfg.Now()
 	return v
 }

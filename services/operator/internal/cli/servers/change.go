@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
@@ -63,10 +64,7 @@ func (a *app) differ(rows []difference) {
 		out.Printf("It lists what you accepted.\n")
 	}
 	for _, r := range rows {
-		name := r.Tool
-		if name == "" {
-			name = "the server"
-		}
+		name := cmp.Or(r.Tool, "the server")
 		paint := map[downstream.Change]func(string) string{downstream.New: out.Green, downstream.Gone: out.Red, downstream.Changed: out.Yellow}[r.Change]
 		out.Printf("%s  %s\n", out.Bold(clean.Visible(name)), paint(string(r.Change)))
 		for _, line := range r.Lines {
