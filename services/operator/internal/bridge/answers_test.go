@@ -16,7 +16,7 @@ func TestBrokenBehindTheAnswer(t *testing.T) {
 	g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", m.ID)
-		_ = http.NewResponseController(w).Flush()
+		_ = http.NewResponseController(w).Flush() // whom the bridge does not hear fails the test
 		panic(http.ErrAbortHandler)
 	}
 	c := start(t, g, nil, nil)

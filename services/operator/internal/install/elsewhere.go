@@ -34,7 +34,7 @@ func delivered(root, name string, id identity.ID) (pki.Leaf, error) {
 	}
 	var members []uint32
 	if gid, _, err := lookupGroup(root, User(name)); err == nil { // a process's; an operator's key and a tool's are their users'
-		members = append(members, uint32(gid)) //nolint:gosec // of /etc/group
+		members = append(members, uint32(gid))
 	}
 	return leaf, installdir.Judge(filepath.Join(root, trustDir), identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, id, members...)
 }

@@ -69,7 +69,7 @@ func Run(cmd *exec.Cmd, in io.Reader, out io.Writer) (said string, err error) {
 	if err != nil {
 		return "", err
 	}
-	master, slave, err := Open(uint16(columns), uint16(rows)) //nolint:gosec // the kernel holds a terminal's size in 16 bits
+	master, slave, err := Open(uint16(columns), uint16(rows)) // the kernel holds a size in 16 bits
 	if err != nil {
 		return "", err
 	}

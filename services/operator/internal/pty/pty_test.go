@@ -40,7 +40,7 @@ func TestAProgramHasATerminalOfItsOwn(t *testing.T) {
 	said, err := pty.Run(cmd, tty, &seen)
 	must(t, err)
 	lines := strings.Fields(said)
-	t.Cleanup(func() { _ = exec.Command("kill", lines[len(lines)-1]).Run() })
+	t.Cleanup(func() { _ = exec.Command("kill", lines[len(lines)-1]).Run() }) // it may have ended
 
 	if strings.Contains(out.String(), tty.Name()) || !strings.HasPrefix(out.String(), "/dev/pts/") {
 		t.Errorf("its terminals, beside the starter's %s: %s", tty.Name(), out.String())

@@ -28,7 +28,7 @@ func key(t *testing.T, seed byte) ssh.PublicKey {
 	return k
 }
 
-var unreadable = errors.New("a *SignersError")
+var errUnreadable = errors.New("a *SignersError")
 
 // TestSigners: whose key counts changes by whole operators, and never to nobody.
 func TestSigners(t *testing.T) {
@@ -53,7 +53,7 @@ func TestSigners(t *testing.T) {
 		{"the last whose key counts", line("ann", 1) + retired, func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", now, false) },
 			"", rulefile.ErrLastOperator},
 		{"what no process would read", line("ann", 1) + line("bob", 2) + "carol no key\n",
-			func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", now, false) }, "", unreadable},
+			func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", now, false) }, "", errUnreadable},
 		{"one who has what no process reads", line("ann", 1) + "bob no key\n",
 			func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", now, false) }, line("ann", 1), nil},
 		{"nobody", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", now, false) }, "", rulefile.ErrNoOperator},
@@ -62,7 +62,7 @@ func TestSigners(t *testing.T) {
 		testfile.Write(t, filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), test.before)
 		plans, err := test.change()
 		if _, ok := errors.AsType[*rulefile.SignersError](err); ok {
-			err = unreadable
+			err = errUnreadable
 		}
 		if !errors.Is(err, test.err) || test.err == nil && (len(plans) != 1 || string(plans[0].After) != test.want) {
 			t.Errorf("%s: %+v, %v", test.name, plans, err)

@@ -195,7 +195,7 @@ func TestNobodyWaitsForAnAgentForEver(t *testing.T) {
 	must(t, keyring.Add(agent.AddedKey{PrivateKey: &key}))
 	go func() {
 		if conn, err := listener.Accept(); err == nil {
-			_ = agent.ServeAgent(keyring, conn)
+			_ = agent.ServeAgent(keyring, conn) // it ends with its connection
 			_ = conn.Close()
 		}
 	}()
