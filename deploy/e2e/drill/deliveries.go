@@ -70,9 +70,16 @@ func deliveriesUnderKills(w *world) (trials, effects int) {
 			if w.caught(effects) || w.out.received(values[i]) > 0 {
 				continue
 			}
-			said := "it was refused"
-			if granted := w.asks(owner, "/echo", "again to "+mailRefs.FindString(string(one.GetArguments()))); granted != nil {
-				said = w.carriesOut(granted)
+			said := ""
+			for range 3 { // as long as the answer says that something is away, and to ask again
+				lost := w.lost.Load()
+				granted := w.asks(owner, "/echo", "again to "+mailRefs.FindString(string(one.GetArguments())))
+				if granted == nil {
+					said = "it was refused"
+				} else if said = w.carriesOut(granted); w.lost.Load() > lost {
+					continue
+				}
+				break
 			}
 			if n := w.out.received(values[i]); n != 1 {
 				wrong("delivery %d of round %d arrived %d times after the kill: %s", i, round, n, said)
