@@ -21,15 +21,28 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// terminal is a person's: where they type, what programs read, and a check that its settings are as they were.
+func terminal(t *testing.T) (person, tty *os.File, unchanged func()) {
+	t.Helper()
+	person, tty, err := pty.Open(80, 24)
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(person.Close(), tty.Close())) })
+	before, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+	must(t, err)
+	return person, tty, func() {
+		t.Helper()
+		after, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+		must(t, err)
+		if *after != *before {
+			t.Errorf("the terminal was left as %+v, not %+v", after, before)
+		}
+	}
+}
+
 // TestAProgramHasATerminalOfItsOwn: it is asked and answers there, and once it has ended nothing of it, nor what it left running, has
 // the terminal of whoever started it.
 func TestAProgramHasATerminalOfItsOwn(t *testing.T) {
-	person, tty, err := pty.Open(80, 24)
-	must(t, err)
-	defer person.Close()
-	defer tty.Close()
-	before, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
-	must(t, err)
+	person, tty, unchanged := terminal(t)
 
 	cmd := exec.Command("sh", "-c", `tty; for fd in /proc/self/fd/* /proc/$$/fd/*; do readlink $fd; done
 		printf 'Passphrase: \033[2J\302\233A' >/dev/tty; read answer; echo "read $answer" >&2
@@ -48,11 +61,7 @@ func TestAProgramHasATerminalOfItsOwn(t *testing.T) {
 	if said != seen.String() || !strings.Contains(said, "Passphrase: [2JA") || !strings.Contains(said, "read hello") {
 		t.Errorf("it said %q, and shown was %q", said, seen.String())
 	}
-	after, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
-	must(t, err)
-	if *after != *before {
-		t.Errorf("the terminal was left as %+v, not %+v", after, before)
-	}
+	unchanged()
 	must(t, first(person.WriteString("yes\n")))
 	if answer, err := bufio.NewReader(tty).ReadString('\n'); err != nil || answer != "yes\n" {
 		t.Errorf("typed after its end, and read: %q, %v", answer, err)
@@ -63,20 +72,11 @@ func first(_ int, err error) error { return err }
 
 // TestAProgramThatCannotStart leaves the terminal as it was.
 func TestAProgramThatCannotStart(t *testing.T) {
-	person, tty, err := pty.Open(80, 24)
-	must(t, err)
-	defer person.Close()
-	defer tty.Close()
-	before, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
-	must(t, err)
+	_, tty, unchanged := terminal(t)
 	if _, err := pty.Run(exec.Command(t.TempDir()+"/none"), tty, os.Stderr); err == nil {
 		t.Error("a program that is not there ran")
 	}
-	after, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
-	must(t, err)
-	if *after != *before {
-		t.Errorf("the terminal was left as %+v, not %+v", after, before)
-	}
+	unchanged()
 }
 
 // TestWithoutATerminal: what it asks for is read from where its starter reads.
