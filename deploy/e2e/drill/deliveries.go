@@ -71,15 +71,13 @@ func deliveriesUnderKills(w *world) (trials, effects int) {
 				continue
 			}
 			said := ""
-			for range 3 { // as long as the answer says that something is away, and to ask again
+			for tries, away := 0, true; away && tries < 3; tries++ { // as the answer says where something is away
 				lost := w.lost.Load()
-				granted := w.asks(owner, "/echo", "again to "+mailRefs.FindString(string(one.GetArguments())))
-				if granted == nil {
-					said = "it was refused"
-				} else if said = w.carriesOut(granted); w.lost.Load() > lost {
-					continue
+				said = "it was refused"
+				if granted := w.asks(owner, "/echo", "again to "+mailRefs.FindString(string(one.GetArguments()))); granted != nil {
+					said = w.carriesOut(granted)
 				}
-				break
+				away = w.lost.Load() > lost
 			}
 			if n := w.out.received(values[i]); n != 1 {
 				wrong("delivery %d of round %d arrived %d times after the kill: %s", i, round, n, said)
