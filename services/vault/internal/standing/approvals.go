@@ -439,10 +439,18 @@ func (b *Approvals) Revoke(ctx context.Context, id, sessionRef, reason, by strin
 
 // List shows what is in force, oldest first, and who is muted.
 func (b *Approvals) List() ([]*vaultv1.Standing, []*vaultv1.Mute) {
+	return b.inForce(func(*entry) bool { return true }), b.muted()
+}
+
+// Of shows what is in force for a session, oldest first: what the session's own agent may be told.
+func (b *Approvals) Of(sessionRef string) []*vaultv1.Standing {
+	return b.inForce(func(e *entry) bool { return e.Session == sessionRef })
+}
+
+func (b *Approvals) inForce(which func(*entry) bool) (out []*vaultv1.Standing) {
 	b.mu.Lock()
-	all := b.sortedLocked(func(e *entry) bool { return !e.spent })
+	all := b.sortedLocked(func(e *entry) bool { return !e.spent && which(e) })
 	b.mu.Unlock()
-	var out []*vaultv1.Standing
 	for _, e := range all {
 		if b.judge(e, true) == "" {
 			b.mu.Lock()
@@ -450,13 +458,7 @@ func (b *Approvals) List() ([]*vaultv1.Standing, []*vaultv1.Mute) {
 			b.mu.Unlock()
 		}
 	}
-	return out, b.muted()
-}
-
-// Of shows what is in force for a session, oldest first: what the session's own agent may be told.
-func (b *Approvals) Of(sessionRef string) []*vaultv1.Standing {
-	all, _ := b.List()
-	return slices.DeleteFunc(all, func(s *vaultv1.Standing) bool { return s.GetSession() != sessionRef })
+	return out
 }
 
 // Count is how much is in force, and how many clients are muted.

@@ -259,6 +259,22 @@ func TestScope(t *testing.T) {
 	}
 }
 
+// A session that asks what it may do has its own permissions judged, however many others have.
+func TestASessionsOwn(t *testing.T) {
+	w := newWorld(t)
+	one, two := w.open(bound), w.open(bound)
+	id := w.granted(one, 2)
+	w.granted(two, 2)
+	w.granted(two, 3)
+	before := w.judged
+	if own := w.book.Of(one.Ref); len(own) != 1 || own[0].GetStandingId() != id || w.judged != before+1 {
+		t.Errorf("%v, by %d signatures", own, w.judged-before)
+	}
+	if all, _ := w.book.List(); len(all) != 3 {
+		t.Errorf("in all %v", all)
+	}
+}
+
 // The same statement is taken once, also after a revocation and a restart.
 func TestScopeIsNotReplayed(t *testing.T) {
 	w := newWorld(t)

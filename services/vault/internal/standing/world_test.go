@@ -114,6 +114,8 @@ type world struct {
 	limits   standing.Limits
 	fourEyes bool
 	sink     string
+	// judged counts the signatures that were looked at.
+	judged int
 }
 
 func newWorld(t testing.TB) *world {
@@ -210,6 +212,7 @@ func (w *world) change(id string, change func(*clients.Client)) {
 func (w *world) Keys() []ed25519.PublicKey {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.judged++
 	var out []ed25519.PublicKey
 	for _, c := range w.clients {
 		if c.Key != nil {
