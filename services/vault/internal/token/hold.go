@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -192,7 +193,9 @@ func (v *Values) Adopt(ctx context.Context, from, to, by string) (bool, error) {
 		v.cfg.Logger.WarnContext(ctx, "what an earlier session held is to be removed later", "session", from, "error", err)
 	}
 	if h := v.sessions[from]; h != nil {
+		h.mu.Lock()
 		v.drop(from, h)
+		h.mu.Unlock()
 	}
 	h := newHolding()
 	if err := v.load(ctx, to, h); err != nil {
@@ -243,23 +246,23 @@ func (v *Values) mayAdopt(from, to, by string) (bool, error) {
 }
 
 // Forget drops what the sessions hold that keep does not want kept, or for a day, and destroys their keys. What an earlier process left
-// stays until nobody came back for it within an hour.
+// stays until nobody came back for it within an hour. What a request works on waits for the next call: all other sessions would wait with it.
 func (v *Values) Forget(ctx context.Context, keep func(session string) bool) {
 	now := v.cfg.Now()
 	v.mu.Lock()
 	var ended []string
 	for session, h := range v.sessions {
 		wanted := keep(session)
-		h.mu.Lock()
-		inherited, kept, old := h.inherited, h.kept, clock.Passed(h.born, now) >= lifeTime
-		h.mu.Unlock()
-		if !old && (wanted || inherited && now.Sub(v.started) < restTime) {
+		if !h.mu.TryLock() {
 			continue
 		}
-		v.drop(session, h)
-		if kept {
-			ended = append(ended, session)
+		if clock.Passed(h.born, now) >= lifeTime || !wanted && (!h.inherited || now.Sub(v.started) >= restTime) {
+			if h.kept {
+				ended = append(ended, session)
+			}
+			v.drop(session, h)
 		}
+		h.mu.Unlock()
 	}
 	v.mu.Unlock()
 	v.destroy(ctx, ended)
@@ -307,10 +310,8 @@ func (v *Values) destroy(ctx context.Context, sessions []string) {
 	}
 }
 
-// drop ends a holding; v.mu is held. A request that works on it still goes on with a key that nobody else has.
+// drop ends a holding; v.mu and its own lock are held. A request that works on it still goes on with a key that nobody else has.
 func (v *Values) drop(session string, h *holding) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	delete(v.sessions, session)
 	for _, room := range h.room {
 		v.total.Add(-int64(room.bytes))
@@ -330,9 +331,10 @@ type Held struct {
 // Sessions returns the sessions that hold anything, in order.
 func (v *Values) Sessions() []Held {
 	v.mu.Lock()
-	defer v.mu.Unlock()
+	sessions := maps.Clone(v.sessions) // each is looked at without holding up the others
+	v.mu.Unlock()
 	var out []Held
-	for session, h := range v.sessions {
+	for session, h := range sessions {
 		h.mu.Lock()
 		if len(h.byID) > 0 {
 			held := Held{Session: session, Types: map[string]int{}}

@@ -253,6 +253,26 @@ func TestWhatNobodyComesBackForIsDestroyed(t *testing.T) {
 	})
 }
 
+// A session whose texts are looked through ends a little later, and nobody waits for it: neither other sessions nor who puts away what ended.
+func TestASessionAtWorkHoldsUpNobody(t *testing.T) {
+	v := personal(t)
+	for _, session := range []string{session1, session2} {
+		tokenise(t, v, session, "mail "+mail)
+	}
+	working := v.holding(t.Context(), session1)
+	working.mu.Lock()
+	v.Forget(t.Context(), none)
+	if _, left := v.sessions[session1]; !left || len(v.sessions) != 1 {
+		t.Errorf("%d sessions are left, that at work among them: %t", len(v.sessions), left)
+	}
+	tokenise(t, v, session2, "mail "+mail)
+	working.mu.Unlock()
+	v.Forget(t.Context(), none)
+	if held := v.Sessions(); len(held) != 0 {
+		t.Errorf("afterwards %v are left", held)
+	}
+}
+
 // TestAValueOfAnotherForm, under the right key, is none.
 func TestAValueOfAnotherForm(t *testing.T) {
 	h := newHolding()
