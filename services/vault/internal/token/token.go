@@ -258,11 +258,11 @@ func credentials(text string, known func(word string) bool) []secret.Span {
 	var out []secret.Span
 	for from := 0; from < len(text); {
 		to := from
-		for to < min(from+maxCredential, len(text)) && (wordByte(text[to])) {
+		for to < len(text) && wordByte(text[to]) {
 			to++
 		}
 		for begin, end := range parts(text[from:to]) {
-			if end-begin >= minCredential && known(text[from+begin:from+end]) {
+			if n := end - begin; n >= minCredential && n <= maxCredential && known(text[from+begin:from+end]) {
 				out = append(out, secret.Span{From: from + begin, To: from + end, Kind: "DURWARD_TOKEN"})
 			}
 		}
@@ -278,11 +278,14 @@ func parts(word string) func(yield func(from, to int) bool) {
 			return
 		}
 		for from := 0; from <= len(word); {
-			n := strings.IndexAny(word[from:]+beside, beside)
-			if !yield(from, from+n) {
+			to := len(word)
+			if n := strings.IndexAny(word[from:], beside); n >= 0 {
+				to = from + n
+			}
+			if !yield(from, to) {
 				return
 			}
-			from += n + 1
+			from = to + 1
 		}
 	}
 }

@@ -355,8 +355,8 @@ func TestTheVaultsOwnCredentials(t *testing.T) {
 	if strings.Contains(got[0], mine) || got[1] != mine[1:] {
 		t.Errorf("got %q", got)
 	}
-	for _, text := range []string{"it sent %.", "GET /mcp/%/x", "x=%&y", "https://h/?x=%", "--as=%", "a/b=%...", "%=", "%\n"} {
-		if got := tokenise(t, b, "s2", strings.ReplaceAll(text, "%", mine))[0]; references.ReplaceAllString(got, "%") != text {
+	for i, text := range []string{"it sent %.", "GET /mcp/%/x", "x=%&y", "https://h/?x=%", "--as=%", "a/b=%...", "%=", "%\n", strings.Repeat("a/", maxCredential/2-4) + "%", strings.Repeat("a", maxCredential) + "=%"} {
+		if got := tokenise(t, b, fmt.Sprint("s", i), strings.ReplaceAll(text, "%", mine))[0]; references.ReplaceAllString(got, "%") != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
