@@ -14,7 +14,6 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/statement"
-	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/token"
 )
 
@@ -27,14 +26,13 @@ type privacyService struct {
 // ListPrivacySessions shows how much each session holds, and never what.
 func (s *privacyService) ListPrivacySessions(context.Context, *vaultv1.ListPrivacySessionsRequest) (*vaultv1.ListPrivacySessionsResponse, error) {
 	resp := &vaultv1.ListPrivacySessionsResponse{}
-	open := s.Sessions.List()
 	for _, held := range s.Tokens.Sessions() {
 		shown := &vaultv1.PrivacySession{Session: held.Session, Types: map[string]uint32{}}
 		for name, n := range held.Types {
 			shown.Types[name] = count(n)
 		}
-		if i := slices.IndexFunc(open, func(o *session.Session) bool { return o.Ref == held.Session }); i >= 0 {
-			shown.Principal, shown.Agent = open[i].Principal, open[i].Agent
+		if open, live := s.Sessions.Live(held.Session); live {
+			shown.Principal, shown.Agent = open.Principal, open.Agent
 		}
 		resp.Sessions = append(resp.Sessions, shown)
 	}

@@ -55,9 +55,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		if err := proof.Verify(client.Key, claim, req.GetProof()); err != nil {
 			return nil, s.notAuthenticated(ctx, client.ID, err)
 		}
-		if err := s.useUp(ctx, client.ID, req.GetProof()); errors.Is(err, session.ErrTime) || errors.Is(err, session.ErrUsed) {
-			return nil, s.notAuthenticated(ctx, client.ID, err)
-		} else if err != nil {
+		if err := s.useUp(ctx, client, req); err != nil {
 			return nil, err
 		}
 	}
@@ -149,15 +147,20 @@ func (s *Server) adoptable(ctx context.Context, handle string, opened *session.S
 	return from
 }
 
-// useUp uses up a fresh opening, whose signature was found good, in later lives of this process too: session.ErrTime, session.ErrUsed.
-func (s *sessionService) useUp(ctx context.Context, client string, p *callv1.Proof) error {
-	if err := s.Sessions.Fresh(p); err != nil || !once() {
+// useUp uses up a fresh opening, whose signature was found good, in later lives of this process too. One for which there is no room,
+// CODE_RATE_LIMITED, is not used up: its gateway makes room, and comes again with it.
+func (s *sessionService) useUp(ctx context.Context, client *clients.Client, req *vaultv1.OpenSessionRequest) error {
+	p := req.GetProof()
+	if err := s.Sessions.Fresh(p); err != nil {
+		return s.notAuthenticated(ctx, client.ID, err)
+	}
+	if err := s.Sessions.Room(client, req.GetSender() != nil); err != nil || !once() {
 		return err
 	}
-	digest := canonical.Digest(fmt.Appendf(nil, "opening %s %d %d", client, p.GetCounter(), p.GetTime()))
-	err := s.Queue.Store.UseOpening(ctx, client, digest[:], s.Now())
+	digest := canonical.Digest(fmt.Appendf(nil, "opening %s %d %d", client.ID, p.GetCounter(), p.GetTime()))
+	err := s.Queue.Store.UseOpening(ctx, client.ID, digest[:], s.Now())
 	if errors.Is(err, store.ErrStatementUsed) {
-		return session.ErrUsed
+		err = s.notAuthenticated(ctx, client.ID, session.ErrUsed)
 	}
 	return err
 }

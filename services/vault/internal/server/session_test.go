@@ -225,6 +225,20 @@ func TestKeyBoundClientSignsEachRequest(t *testing.T) {
 	wantCode(t, err, callv1.Code_CODE_PROOF_REQUIRED)
 }
 
+// An opening for which there is no room is not used up by that: its gateway ends the oldest session and comes again with it.
+func TestAnOpeningWithoutRoomIsGoodOnceThereIs(t *testing.T) {
+	v := newVault(t, func(c *Config, _ *operation.Config) { c.Sessions = session.New(c.Now, 1) })
+	opened := v.open(bearer)
+	p := v.openProof(1, v.clock.Now())
+	wantCode(t, v.opensBy(p), callv1.Code_CODE_RATE_LIMITED)
+	_, err := v.sessions().CloseSession(t.Context(), &vaultv1.CloseSessionRequest{SessionId: opened.GetSessionId()})
+	v.must(err)
+	v.must(v.opensBy(p))
+	if n := len(v.audit.of(auditv1.Kind_KIND_AUTHENTICATION_FAILED)); n != 0 {
+		t.Errorf("%d failures are recorded", n)
+	}
+}
+
 // A vault that restarted takes the openings that nobody used yet, and none a second time.
 func TestOpeningsFromBeforeARestart(t *testing.T) {
 	v := newVault(t)

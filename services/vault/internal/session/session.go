@@ -175,11 +175,10 @@ func (t *Table) Open(o Opening) (id string, s, ended *Session, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.counts[client.ID] >= client.Sessions || len(t.sessions) >= t.cap {
-		if ended = t.idlestLocked(o); ended == nil {
-			return "", nil, nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many sessions are open",
-				fault.WithRetry(time.Minute))
-		}
+	if ended, err = t.roomLocked(client, o.Sender != nil); err != nil {
+		return "", nil, nil, err
+	}
+	if ended != nil {
 		t.remove(ended)
 	}
 	t.sessions[handle], t.refs[s.Ref] = s, s
@@ -187,17 +186,28 @@ func (t *Table) Open(o Opening) (id string, s, ended *Session, err error) {
 	return id, s, ended, nil
 }
 
-// idlestLocked is the sender's session of the same client that rested longest, where a sender opens one; nil otherwise.
-func (t *Table) idlestLocked(o Opening) (idlest *Session) {
-	if o.Sender == nil {
-		return nil
+// Room returns Open's CODE_RATE_LIMITED where it would have that now, for who is not to use up for nothing what opens a session.
+func (t *Table) Room(client *clients.Client, sender bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, err := t.roomLocked(client, sender)
+	return err
+}
+
+// roomLocked returns the session that ends for a new one, nil where none has to.
+func (t *Table) roomLocked(client *clients.Client, sender bool) (ends *Session, err error) {
+	if t.counts[client.ID] < client.Sessions && len(t.sessions) < t.cap {
+		return nil, nil
 	}
-	for _, s := range t.sessions {
-		if s.Principal == o.Client.ID && s.Sender != nil && (idlest == nil || s.used.Before(idlest.used)) {
-			idlest = s
+	for _, s := range t.sessions { // the sender's that rested longest, where a sender opens one
+		if sender && s.Principal == client.ID && s.Sender != nil && (ends == nil || s.used.Before(ends.used)) {
+			ends = s
 		}
 	}
-	return idlest
+	if ends == nil {
+		err = fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many sessions are open", fault.WithRetry(time.Minute))
+	}
+	return ends, err
 }
 
 // Find returns the session that the handle opens and marks it used; CODE_UNAUTHENTICATED for one that never was, has
