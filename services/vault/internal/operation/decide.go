@@ -127,14 +127,14 @@ func (q *Queue) Deny(ctx context.Context, id, reason, caller string) (*vaultv1.O
 }
 
 // Withdraw takes back a session's part of a pending operation. It ends the operation, unless another session that is live still asks
-// for the same: then it goes on waiting for that one. What another principal asked for, or another session and still waits, is
+// for the same: then it goes on waiting for that one. What another principal asked for, or another session that is live and still waits, is
 // CODE_NOT_FOUND, exactly as what never was. It needs no audit, as a refusal does not: nothing happens by it.
-func (q *Queue) Withdraw(ctx context.Context, id, principal, session string, dangerous bool, live func(session string) bool) (*vaultv1.Operation, error) {
+func (q *Queue) Withdraw(ctx context.Context, id, principal, agent, session string, dangerous bool, live func(session string) bool) (*vaultv1.Operation, error) {
 	o, _, err := q.Lookup(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if !ownedBy(o, principal) || !q.asked(o, session) {
+	if !ownedBy(o, principal) || !q.asked(o, agent, session, live) {
 		return nil, errNotFound()
 	}
 	e, err := q.claim(id)
@@ -142,15 +142,13 @@ func (q *Queue) Withdraw(ctx context.Context, id, principal, session string, dan
 		return nil, err
 	}
 	q.mu.Lock()
-	if !e.askers[session] {
+	asks, asked := e.askers[session]
+	e.askers[session] = false
+	shared := e.wanted(live)
+	if asked && !asks && shared {
 		e.claimed = false
 		q.mu.Unlock()
 		return nil, inState(withdrawn)
-	}
-	e.askers[session] = false
-	shared := false
-	for other, asks := range e.askers {
-		shared = shared || asks && live(other)
 	}
 	if !shared {
 		clear(e.askers) // nobody joins it from here on
@@ -176,16 +174,28 @@ func (q *Queue) Withdraw(ctx context.Context, id, principal, session string, dan
 	return q.settleClaim(e, &ended, nil)
 }
 
-// asked reports whether a session is one of those that asked for an operation. Of one that is over the first alone is known; what became
-// of it each session of the client is told, as by Wait, but for other people's who speak through the same messaging client.
-func (q *Queue) asked(o *store.Operation, session string) bool {
+// asked reports whether a session is one of those that asked for an operation, or of its agent where none of those that ask is live any more,
+// as after a restart. Of one that is over the first alone is known; what became of it each session of the client is told, as by Wait, but for
+// other people's who speak through the same messaging client.
+func (q *Queue) asked(o *store.Operation, agent, session string, live func(session string) bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	others := o.Channel != callv1.Channel_CHANNEL_MESSAGING
 	if e, ok := q.live[o.ID]; ok {
 		_, asked := e.askers[session]
-		return asked
+		return asked || others && e.op.State == pending && o.Agent == agent && !e.wanted(live)
 	}
-	return o.Session == session || o.Channel != callv1.Channel_CHANNEL_MESSAGING
+	return o.Session == session || others
+}
+
+// wanted reports whether a session that is live asks for the operation. It is called with the queue's lock.
+func (e *entry) wanted(live func(session string) bool) bool {
+	for session, asks := range e.askers {
+		if asks && live(session) {
+			return true
+		}
+	}
+	return false
 }
 
 // DenyAll denies what waits of a principal, with the operator's words, and returns how many there were.

@@ -538,6 +538,40 @@ func TestASharedRequestOutlivesOneWithdrawal(t *testing.T) {
 	withdraw(sibling, other, withdrawn)
 }
 
+// What nobody asks for any more who is there, as after a restart of the vault, any session of the agent that asked may take back, and no other.
+func TestADesertedRequestIsTakenBack(t *testing.T) {
+	v := newVault(t)
+	v.rewrite("id: bearer\n", "id: bearer\n    agents: [planner]\n")
+	as := func(client, agent string) *vaultv1.OpenSessionResponse {
+		t.Helper()
+		opened, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(client), Agent: agent})
+		v.must(err)
+		return opened
+	}
+	mine, leaving := v.open(bearer), v.open(bearer)
+	id := v.ask(mine.GetSessionId(), "a").GetOperationId()
+	v.ask(leaving.GetSessionId(), "a")
+	if got, err := v.withdraw(mine, id); err != nil || got.GetState() != pending {
+		t.Fatalf("%v, %v", got, err)
+	}
+	_, err := v.sessions().CloseSession(t.Context(), &vaultv1.CloseSessionRequest{SessionId: leaving.GetSessionId()})
+	v.must(err)
+	if got, err := v.withdraw(mine, id); err != nil || got.GetState() != withdrawn {
+		t.Errorf("when the other left: %v, %v", got, err)
+	}
+	id = v.ask(mine.GetSessionId(), "a").GetOperationId()
+	v.restart()
+	for name, stranger := range map[string]*vaultv1.OpenSessionResponse{"another client": v.open(other), "another agent": as(bearer, "planner")} {
+		_, err := v.withdraw(stranger, id)
+		if wantCode(t, err, callv1.Code_CODE_NOT_FOUND); v.operation(id).GetState() != pending {
+			t.Fatalf("%s took it back", name)
+		}
+	}
+	if got, err := v.withdraw(v.open(bearer), id); err != nil || got.GetState() != withdrawn {
+		t.Errorf("after a restart: %v, %v", got, err)
+	}
+}
+
 // A session whose joining could not be recorded hears of an error and asks for nothing: it does not keep waiting what the other took back.
 func TestWhatCouldNotBeRecordedIsNoJoining(t *testing.T) {
 	v := newVault(t)

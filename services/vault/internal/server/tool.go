@@ -93,7 +93,7 @@ func (s *toolService) WithdrawOperation(ctx context.Context, req *vaultv1.Withdr
 	if err := s.admit(ctx, &q); err != nil {
 		return nil, err
 	}
-	op, err := s.Queue.Withdraw(ctx, req.GetOperationId(), q.permit.GetPrincipal(), q.permit.GetSession(), q.dangerous, func(session string) bool {
+	op, err := s.Queue.Withdraw(ctx, req.GetOperationId(), q.opened.Principal, q.opened.Agent, q.opened.Ref, q.dangerous, func(session string) bool {
 		_, live := s.Sessions.Live(session)
 		return live
 	})
