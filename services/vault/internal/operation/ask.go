@@ -172,7 +172,6 @@ func alone(o *store.Operation) bool { return o.Standing() || o.Authority == stor
 
 // identicalLocked finds the operation that an identical request joins: one that may run before one that waits.
 func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
-	now := q.Now()
 	var waiting *entry
 	for _, e := range q.live {
 		if e.op.Principal != want.Principal || e.op.Agent != want.Agent || e.op.Epoch != epoch || !bytes.Equal(e.op.ToolDigest, want.ToolDigest) ||
@@ -187,15 +186,15 @@ func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
 		}
 		switch e.op.State {
 		case pending:
-			if now.Before(e.op.ExpiresAt) && len(e.askers) > 0 {
+			if !q.over(&e.op) && len(e.askers) > 0 {
 				waiting = e
 			}
 		case approved:
-			if now.Before(e.op.ExpiresAt) {
+			if !q.over(&e.op) {
 				return e
 			}
 		case running:
-			if now.Sub(e.op.RedeemedAt) < JoinRunning {
+			if q.Now().Sub(e.op.RedeemedAt) < JoinRunning {
 				return e
 			}
 		default: // it is over

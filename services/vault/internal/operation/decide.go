@@ -230,7 +230,7 @@ func (q *Queue) claim(id string) (*entry, error) {
 		switch {
 		case e.op.State != pending || e.claimed:
 			return nil, inState(e.op.State)
-		case !q.Now().Before(e.op.ExpiresAt):
+		case q.over(&e.op):
 			return nil, inState(expired)
 		}
 		e.claimed = true

@@ -324,7 +324,7 @@ func (q *Queue) judged(o *store.Operation) *store.Operation {
 	case o.State != pending && o.State != approved:
 	case q.Halt.Over(o.Epoch):
 		o.State, o.DecisionReason = expired, reasonHalted
-	case !q.Now().Before(o.ExpiresAt):
+	case q.over(o):
 		o.State = expired
 	}
 	return o
@@ -340,7 +340,7 @@ func (q *Queue) Issue(ctx context.Context, o *store.Operation) (*callv1.SignedGr
 	if !mayRun(o.State) {
 		return nil, q.notAs(o, fault.New(callv1.Code_CODE_CONFLICT, "nobody has approved this operation"))
 	}
-	if o.State == approved && !q.Now().Before(o.ExpiresAt) {
+	if o.State == approved && q.over(o) {
 		return nil, errExpired()
 	}
 	return q.issue(ctx, o, o.Dangerous)

@@ -85,7 +85,7 @@ func (q *Queue) claimRun(ctx context.Context, g *callv1.Grant) (*entry, error) {
 		if e.claimed {
 			return nil, inState(pending)
 		}
-		if !q.Now().Before(e.op.ExpiresAt) {
+		if q.over(&e.op) {
 			return nil, errExpired()
 		}
 		e.claimed = true

@@ -12,7 +12,9 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/store"
 )
@@ -128,6 +130,13 @@ func (q *Queue) waiting() []*entry {
 	return waiting
 }
 
+// over reports whether an operation that waits is past its end: by the clock, or since it has waited for so long by a clock that was set back
+// meanwhile. One that was asked for later than it is now has waited for nobody knows how long.
+func (q *Queue) over(o *store.Operation) bool {
+	now := q.Now()
+	return !now.Before(o.ExpiresAt) || clock.Passed(o.AskedAt, now) >= o.ExpiresAt.Sub(o.AskedAt) || o.AskedAt.Sub(now) > statement.Skew
+}
+
 // Sweep expires what is past its end, of an epoch that is over or of a client that is gone, and forgets redeemed
 // operations that nobody settled. It is to be called every second, and after a resume.
 func (q *Queue) Sweep(ctx context.Context) error {
@@ -139,7 +148,7 @@ func (q *Queue) Sweep(ctx context.Context) error {
 		switch e.op.State {
 		case pending, approved:
 			voided := q.Halt.Over(e.op.Epoch)
-			if (voided || !now.Before(e.op.ExpiresAt) || !q.letIn(e.op.Principal) || ended[e.op.ID]) && !e.claimed {
+			if (voided || q.over(&e.op) || !q.letIn(e.op.Principal) || ended[e.op.ID]) && !e.claimed {
 				e.claimed = true
 				over[e.op.State] = append(over[e.op.State], e)
 			}
@@ -187,7 +196,7 @@ func (q *Queue) expire(ctx context.Context, from vaultv1.OperationState, entries
 			o.DecidedAt = e.op.DecidedAt
 		}
 		switch {
-		case !now.Before(o.ExpiresAt):
+		case q.over(&o):
 		case !q.letIn(o.Principal):
 			o.DecisionReason = reasonGone
 		case o.Standing() && o.Epoch == q.Halt.Now().Epoch:

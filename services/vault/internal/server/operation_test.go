@@ -1021,6 +1021,37 @@ func TestClientThatIsGone(t *testing.T) {
 	})
 }
 
+// A clock that is set back prolongs nothing that waits, neither in the process that heard the request nor in the next.
+func TestASetBackClockProlongsNoRequest(t *testing.T) {
+	v := newVault(t)
+	now := time.Now()
+	v.clock.now = now
+	waiting, agreed := v.ask(v.open(bearer).GetSessionId(), "a").GetOperationId(), v.ask(v.open(bearer).GetSessionId(), "b").GetOperationId()
+	v.approve(agreed)
+	v.clock.now = platformtest.Suspended(now.Add(operation.Life), -time.Hour)
+	if _, err := v.wait(v.open(bearer), agreed, time.Second); err != nil {
+		t.Errorf("its asker hears %v", err)
+	}
+	over := func(ids ...string) {
+		t.Helper()
+		v.must(v.server.Sweep(t.Context()))
+		for _, id := range ids {
+			if o := v.operation(id); o.GetState() != expired {
+				t.Errorf("it is %s", o.GetState())
+			}
+		}
+	}
+	over(waiting, agreed)
+	v.clock.now = now.Add(24 * time.Hour).Round(0)
+	ahead := v.ask(v.open(bearer).GetSessionId(), "a").GetOperationId()
+	v.clock.now = now.Add(time.Hour).Round(0)
+	v.restart()
+	over(ahead)
+	if n := v.server.Queue.PendingCount(); n != 0 {
+		t.Errorf("%d wait", n)
+	}
+}
+
 func TestRestartKeepsOperations(t *testing.T) {
 	v := newVault(t)
 	opened := v.open(bearer)
