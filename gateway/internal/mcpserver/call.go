@@ -317,7 +317,15 @@ func (s *Server) settle(ctx context.Context, call *httpfront.Call, id string, ex
 	default:
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("operation state %v", state.GetState())))
 	}
-	if state.GetGrant() == nil {
+	switch {
+	case state.GetGrant() != nil:
+	case state.GetState() == vaultv1.OperationState_OPERATION_STATE_DONE:
+		// What let it run is over, and no grant asks the sink any more how it went: waiting brings no result.
+		out := envelope.Fault(call.RequestID, fault.New(callv1.Code_CODE_EXPIRED,
+			"the operation was carried out and has ended, and its result can be had no more; look at what it was to change"))
+		out.OperationID = id
+		return answer{Envelope: out, over: true}, nil
+	default:
 		return answer{Envelope: envelope.StillRunning(call.RequestID, id)}, nil
 	}
 	t, ok := contract.Lookup(state.GetTool().GetName())

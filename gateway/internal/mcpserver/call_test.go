@@ -243,6 +243,31 @@ func TestDecisionsThatEndAnOperation(t *testing.T) {
 	}
 }
 
+// An operation that has ended and gets no grant any more, as after a halt or the end of its scope, is not told to be running for ever.
+func TestWhatHasEndedWithoutAResultIsOver(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+	s := e.connect(t, tokenAgent)
+	id := e.ask(t).TaskID
+	e.vault.mu.Lock()
+	e.vault.operations[id].ungranted = true
+	e.vault.mu.Unlock()
+	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_RUNNING, "")
+	wait := func() answer { return e.call(t, s, "wait_operation", `{"operation_id":"`+id+`"}`) }
+	if a, got := wait(), e.task(t, "tasks/get", id); a.Status != "running" || got.Status != "working" {
+		t.Errorf("while it runs: %s, %+v", a.tool.Structured, got)
+	}
+	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_DONE, "")
+	if a := wait(); a.Status != "error" || a.Error.Code != "EXPIRED" || a.Error.Retryable || a.OperationID != id || a.Next != nil {
+		t.Errorf("when it has ended: %s", a.tool.Structured)
+	}
+	if got := e.task(t, "tasks/get", id); got.Status != "completed" || got.envelope.Error == nil || got.envelope.Error.Code != "EXPIRED" {
+		t.Errorf("its task: %+v", got)
+	}
+	if n := e.executor.count(); n != 0 {
+		t.Errorf("%d effects", n)
+	}
+}
+
 func TestWaitForNobodysOperation(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 300 * time.Millisecond})
 	mine, theirs := e.connect(t, tokenAgent), e.connect(t, tokenOther)

@@ -137,6 +137,8 @@ type fakeOperation struct {
 	arguments []byte
 	reason    string
 	halted    bool
+	// ungranted: what let it run is over, and it gets no grant any more.
+	ungranted bool
 	principal string
 	changed   clock.Signal
 }
@@ -379,7 +381,9 @@ func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperatio
 		switch out.State {
 		case vaultv1.OperationState_OPERATION_STATE_PENDING:
 		case vaultv1.OperationState_OPERATION_STATE_APPROVED, vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE:
-			out.Grant = &callv1.SignedGrant{Payload: []byte(req.GetOperationId()), Kid: "test", Signature: make([]byte, 64)}
+			if !o.ungranted {
+				out.Grant = &callv1.SignedGrant{Payload: []byte(req.GetOperationId()), Kid: "test", Signature: make([]byte, 64)}
+			}
 			return out, nil
 		default:
 			return out, nil
