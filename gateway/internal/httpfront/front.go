@@ -296,6 +296,13 @@ func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token st
 	if no := checkMedia(r.Header); no != nil {
 		return no
 	}
+	if by.stranger() { // but its token may have sessions all the same, beside one that ended or was refused
+		if s := f.table.who(sessionID(r.Header), by.token); s != nil {
+			if no := by.accepted(s.Principal()); no != nil {
+				return no
+			}
+		}
+	}
 	body, done, no := f.admission.readBody(w, r, by)
 	if no != nil {
 		return no

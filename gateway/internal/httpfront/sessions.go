@@ -29,10 +29,6 @@ func (f *Front) stateful(w http.ResponseWriter, r *http.Request, call *Call, fra
 	}
 	defer f.table.release(e)
 	call.Session, call.entry = e.relay, e
-	if no := call.by.accepted(call.Session.Principal()); no != nil {
-		no.settle(frame, no.status)
-		return no
-	}
 	if says := another(call.Session, call.Caller); says != "" && frame.ID != nil {
 		no := &refused{rpc: rpcInvalidParams, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "sender", message: says, often: true}
 		no.settle(frame, http.StatusOK)

@@ -339,6 +339,20 @@ func TestAgents(t *testing.T) {
 	})
 }
 
+// An opening that the vault refuses makes its token a stranger's, and takes nothing from the sessions that the token has: their messages may
+// be as long as before.
+func TestARefusedOpeningLeavesTheOtherSessions(t *testing.T) {
+	e := newWhoEdge(t)
+	session := e.send(Stateful, "good-ada", "", methodInitialize, "", "").Header().Get(headerSession)
+	if a := e.send(Stateful, "good-ada", "", methodInitialize, `"durward/agent":"stranger"`, ""); a.Code != http.StatusUnauthorized {
+		t.Fatalf("an unknown agent: %d %s", a.Code, a.Body)
+	}
+	long := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gpu_status","arguments":{"a":"` + strings.Repeat("a", maxFromStranger) + `"}}}`
+	if a := e.post("good-ada", session, long); a.Code != http.StatusOK {
+		t.Errorf("in the session that was there: %d %s", a.Code, a.Body)
+	}
+}
+
 // withoutID is an answer without the request's id.
 func withoutID(a reply) string {
 	return strings.ReplaceAll(a.Body.String(), a.Header().Get("Durward-Request-Id"), "r")
