@@ -194,7 +194,7 @@ func (s *Server) getTask(ctx context.Context, call *httpfront.Call, id string) (
 	out, err := s.settle(ctx, call, id, time.Time{}, s.heldAsTask(time.Now()))
 	if err != nil {
 		f := fault.From(err)
-		if !f.Retryable || f.Code == callv1.Code_CODE_PROOF_REQUIRED {
+		if !f.Retryable && f.Code != callv1.Code_CODE_EXPIRED || f.Code == callv1.Code_CODE_PROOF_REQUIRED {
 			return nil, taskError(call, err) // it is the poll that failed: how the operation ends is not known
 		}
 		out = failed(call, s.tools[envelope.WaitTool], err)

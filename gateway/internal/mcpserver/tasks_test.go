@@ -382,6 +382,11 @@ func TestTaskEndsWithItsOperation(t *testing.T) {
 	if got := e.task(t, "tasks/get", id); got.Status != "working" {
 		t.Errorf("while the vault cannot record: %+v", got)
 	}
+	// What let it run has ended, and so has it.
+	unwilling(fault.New(callv1.Code_CODE_EXPIRED, "what a human let this session do has ended; ask again"))
+	if got := e.task(t, "tasks/get", id); got.Status != "completed" || got.envelope.Error == nil || got.envelope.Error.Code != "EXPIRED" {
+		t.Errorf("when its scope has ended: %+v", got)
+	}
 	unwilling(nil)
 	e.executor.mu.Lock()
 	e.executor.fail = fault.New(callv1.Code_CODE_CONFLICT, "the service is being changed")
