@@ -46,8 +46,10 @@ type Config struct {
 type Ledger struct {
 	Config
 
-	mu        sync.Mutex
-	inForce   map[string]string
+	mu      sync.Mutex
+	inForce map[string]string
+	// first: when it began it knew of no file in force; until Complete, what it finds is no change of anything.
+	first     bool
 	announced map[[32]byte]announcement
 }
 
@@ -65,7 +67,7 @@ func New(ctx context.Context, c Config) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Ledger{Config: c, inForce: inForce, announced: map[[32]byte]announcement{}}, nil
+	return &Ledger{Config: c, inForce: inForce, first: len(inForce) == 0, announced: map[[32]byte]announcement{}}, nil
 }
 
 // Announce keeps a verified statement of kind config until the change that it tells of is seen, and records it. A statement is
@@ -132,6 +134,7 @@ func (l *Ledger) Complete(files []security.File) {
 			l.changedLocked(context.Background(), security.Change{File: name})
 		}
 	}
+	l.first = false
 }
 
 func (l *Ledger) changedLocked(ctx context.Context, c security.Change) {
@@ -142,6 +145,9 @@ func (l *Ledger) changedLocked(ctx context.Context, c security.Change) {
 	r := record(auditv1.Kind_KIND_CONFIG_FOUND, auditv1.Status_STATUS_OK, "config-found", c)
 	r.Body.Summary = "a change of the rules that nobody announced was found, and is in force"
 	r.Body.Reason = "nobody announced it"
+	if l.first {
+		r.Body.Summary, r.Body.Reason = "a file of the rules is in force as it was first seen", "no rules were known before"
+	}
 	if a, ok := l.meetLocked(c); ok {
 		r = record(auditv1.Kind_KIND_CONFIG_ADOPTED, auditv1.Status_STATUS_OK, "config-adopted", c)
 		r.Body.Summary = "a change of the rules that a human announced is in force"

@@ -102,9 +102,13 @@ func TestChangesAreAdoptedOrFound(t *testing.T) {
 	v := newVault(t)
 	const first, second, third, planted = "{}\n", "approvals: {wait_s: 600}\n", "approvals: {wait_s: 700}\n", "approvals: {wait_s: 1800}\n"
 	found, adopted := v.changes(auditv1.Kind_KIND_CONFIG_FOUND), v.changes(auditv1.Kind_KIND_CONFIG_ADOPTED)
-	// The first start finds what is there.
+	// The first start finds what is there, and raises no alarm about it.
 	if len(found) != 1 || !strings.HasPrefix(found[0], "clients.yaml  sha256:") || len(adopted) != 0 {
 		t.Fatalf("at the first start found %q, adopted %q", found, adopted)
+	}
+	reason := func(n int) string { return v.audit.of(auditv1.Kind_KIND_CONFIG_FOUND)[n].GetBody().GetReason() }
+	if got := reason(0); got != "no rules were known before" {
+		t.Errorf("at the first start: %q", got)
 	}
 	expect := func(wantFound, wantAdopted []string) {
 		t.Helper()
@@ -143,6 +147,11 @@ func TestChangesAreAdoptedOrFound(t *testing.T) {
 	v.plant("policy/planted.cedar", "forbid (principal, action, resource);\n")
 	v.start()
 	late := v.changes(auditv1.Kind_KIND_CONFIG_FOUND)[n:]
+	for at := 1; at < n+len(late); at++ {
+		if got := reason(at); got != "nobody announced it" {
+			t.Errorf("change %d: %q", at, got)
+		}
+	}
 	if diff := cmp.Diff([]string{
 		"policy/planted.cedar  " + digestOf("forbid (principal, action, resource);\n"), line(second, ""),
 	}, late); diff != "" {
