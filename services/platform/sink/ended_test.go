@@ -114,6 +114,18 @@ func TestWhatAnOperatorEndedHereIsVoid(t *testing.T) {
 	}
 }
 
+// TestAnApprovalThatWasTakenBackIsVoid: before its call has come, whatever the vault says.
+func TestAnApprovalThatWasTakenBackIsVoid(t *testing.T) {
+	s := newStand(t)
+	p := s.approved("start_service", startAlpha())
+	h, err := statement.Sign(p.statement, s.kit.OperatorSigner)
+	must(t, err)
+	must(t, s.EndStanding(t.Context(), []*callv1.HumanStatement{h}))
+	if err := s.call(p, startAlpha()); !fault.Is(err, callv1.Code_CODE_ALREADY_SPENT) || s.effects != 0 {
+		t.Errorf("%v, %d effects", err, s.effects)
+	}
+}
+
 // TestNothingBeginsOnceItEnded: a call that was redeemed and waits, for less than it takes to be put to the vault again, begins no
 // more when what it rests on ended: its statement here, or anything at the vault. Nor does what was confirmed before and is late.
 func TestNothingBeginsOnceItEnded(t *testing.T) {
@@ -127,6 +139,8 @@ func TestNothingBeginsOnceItEnded(t *testing.T) {
 		"its scope, here": {func(s *stand) *paper { return s.scoped("start_service", startAlpha(), 10) },
 			func(s *stand, p *paper) { s.end(p) }, callv1.Code_CODE_EXPIRED},
 		"dangerous mode, here": {func(s *stand) *paper { return s.dangerous("start_service", startAlpha()) },
+			func(s *stand, p *paper) { s.end(p) }, callv1.Code_CODE_EXPIRED},
+		"its approval, here": {func(s *stand) *paper { return s.approved("start_service", startAlpha()) },
 			func(s *stand, p *paper) { s.end(p) }, callv1.Code_CODE_EXPIRED},
 		"its scope, at the vault": {func(s *stand) *paper { return s.scoped("start_service", startAlpha(), 10) },
 			func(s *stand, _ *paper) { s.clerk.answer = over; s.end(&paper{grant: &callv1.Grant{}}) }, callv1.Code_CODE_EXPIRED},

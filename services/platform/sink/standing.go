@@ -87,7 +87,7 @@ func (a *Authority) human(ctx context.Context, c *call, arguments []byte) (*Use,
 	return useOf(&Use{Digest: covering.Digest, Limit: covering.Uses, Until: covering.Ends.Add(2 * Skew)}), nil
 }
 
-// EndStanding makes standing statements void here, durably, whatever the vault says, and has whatever waits put to the vault again.
+// EndStanding makes statements that let calls run void here, durably, whatever the vault says, and has whatever waits put to the vault again.
 // When it returns, nothing begins any more under them, nor under what the vault ended before. A statement that no operator's key
 // signed is void as it is. An error says that it is not durable; it is in force all the same.
 func (a *Authority) EndStanding(ctx context.Context, statements []*callv1.HumanStatement) error {
@@ -97,7 +97,7 @@ func (a *Authority) EndStanding(ctx context.Context, statements []*callv1.HumanS
 	var ended []Use
 	for _, h := range statements {
 		s, err := statement.VerifySignature(h, a.cfg.Trust.Current().AllowedSigners, now)
-		if err != nil || !standing(s.Kind) {
+		if err != nil || !standing(s.Kind) && s.Kind != statement.KindApprove && s.Kind != statement.KindCommand {
 			continue
 		}
 		ended = append(ended, Use{Digest: canonical.Digest(h.GetStatement()), Until: s.Expires().Add(2 * Skew)})

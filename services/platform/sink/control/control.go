@@ -55,7 +55,7 @@ func (s *Sink) Halt(ctx context.Context, r *executorv1.HaltRequest) (*executorv1
 	return &executorv1.HaltResponse{Epoch: epoch}, err
 }
 
-// EndStanding makes standing statements void here.
+// EndStanding makes statements void here.
 func (s *Sink) EndStanding(ctx context.Context, r *executorv1.EndStandingRequest) (*executorv1.EndStandingResponse, error) {
 	return &executorv1.EndStandingResponse{}, s.Authority.EndStanding(ctx, r.GetStatements())
 }

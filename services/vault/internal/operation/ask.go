@@ -134,7 +134,7 @@ func (q *Queue) mutedMeanwhile(ctx context.Context, o *store.Operation) error {
 	if err == nil {
 		return nil
 	}
-	if _, failed := q.Deny(ctx, o.ID, "muted", "mute"); failed != nil && !fault.Is(failed, callv1.Code_CODE_CONFLICT) {
+	if _, failed := q.deny(ctx, o.ID, "muted", "mute", pending); failed != nil && !fault.Is(failed, callv1.Code_CODE_CONFLICT) {
 		return failed
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -26,7 +27,7 @@ const CommandSession = "-"
 // operation. caller is the identity that brought it. The approval is recorded before it takes effect. Errors:
 // CODE_NOT_FOUND, CODE_CONFLICT, CODE_EXPIRED, CODE_DENIED, CODE_HALTED, CODE_AUDIT_UNAVAILABLE.
 func (q *Queue) Approve(ctx context.Context, id string, h *callv1.HumanStatement, caller string) (*vaultv1.Operation, error) {
-	e, err := q.claim(id)
+	e, err := q.claim(id, pending)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +38,7 @@ func (q *Queue) Approve(ctx context.Context, id string, h *callv1.HumanStatement
 // ApproveUnder lets a pending operation run once by a scope that a human granted, as one of its uses, which the caller has taken.
 // Errors are Approve's.
 func (q *Queue) ApproveUnder(ctx context.Context, id string, scope *callv1.HumanStatement, caller string) (*vaultv1.Operation, error) {
-	e, err := q.claim(id)
+	e, err := q.claim(id, pending)
 	if err != nil {
 		return nil, err
 	}
@@ -108,20 +109,28 @@ func (q *Queue) approval(o *store.Operation, h *callv1.HumanStatement, kind stat
 // errUnbound: nothing but a client's own key shows that a call without a human's look at it is the client's.
 var errUnbound = errors.New("the client does not sign its requests")
 
-// Deny ends a pending operation with the operator's words. It needs no statement: refusing is always safe, with or without
-// audit, and during a halt.
+// Deny ends an operation with the operator's words: one that waits, or one with an approval of its own that nobody has come for. A grant of
+// it that is out cannot be redeemed any more. It needs no statement: refusing is always safe, with or without audit, and during a halt.
 func (q *Queue) Deny(ctx context.Context, id, reason, caller string) (*vaultv1.Operation, error) {
-	e, err := q.claim(id)
+	return q.deny(ctx, id, reason, caller, pending, approved)
+}
+
+func (q *Queue) deny(ctx context.Context, id, reason, caller string, from ...vaultv1.OperationState) (*vaultv1.Operation, error) {
+	e, err := q.claim(id, from...)
 	if err != nil {
 		return nil, err
 	}
-	o := e.op
+	before := e.op
+	o := before
 	o.State, o.DecidedAt, o.DecidedBy, o.DecisionReason = denied, q.Now(), caller, reason
-	if err := q.Store.End(context.WithoutCancel(ctx), pending, &o); err != nil {
+	if err := q.Store.End(context.WithoutCancel(ctx), before.State, &o); err != nil {
 		return q.settleClaim(e, nil, err)
 	}
 	record := journal.Operation(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, &o)
 	record.Body.Action, record.Body.Reason, record.Body.DecisionSource = "deny", reason, caller
+	if before.State == approved {
+		record.Body.Summary, record.Body.Details["approved_by"] = "a human took the approval back", before.DecidedBy
+	}
 	q.Journal.Note(ctx, record)
 	return q.settleClaim(e, &o, nil)
 }
@@ -137,7 +146,7 @@ func (q *Queue) Withdraw(ctx context.Context, id, principal, agent, session stri
 	if !ownedBy(o, principal) || !q.asked(o, agent, session, live) {
 		return nil, errNotFound()
 	}
-	e, err := q.claim(id)
+	e, err := q.claim(id, pending)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +220,7 @@ func (q *Queue) DenyAll(ctx context.Context, principal, reason, caller string) (
 	n := 0
 	var errs []error
 	for _, id := range ids {
-		switch _, err := q.Deny(ctx, id, reason, caller); {
+		switch _, err := q.deny(ctx, id, reason, caller, pending); {
 		case err == nil:
 			n++
 		case !fault.Is(err, callv1.Code_CODE_CONFLICT): // a human decides on it at this moment, or did
@@ -221,15 +230,19 @@ func (q *Queue) DenyAll(ctx context.Context, principal, reason, caller string) (
 	return n, errors.Join(errs...)
 }
 
-// claim reserves a pending operation for one decision.
-func (q *Queue) claim(id string) (*entry, error) {
+// claim reserves an operation in one of these states for one decision.
+func (q *Queue) claim(id string, from ...vaultv1.OperationState) (*entry, error) {
 	q.mu.Lock()
 	e, ok := q.live[id]
 	if ok {
 		defer q.mu.Unlock()
 		switch {
-		case e.op.State != pending || e.claimed:
+		case !slices.Contains(from, e.op.State):
 			return nil, inState(e.op.State)
+		case e.claimed:
+			return nil, inState(pending)
+		case e.op.State == approved && alone(&e.op):
+			return nil, fault.New(callv1.Code_CODE_CONFLICT, "this operation has no approval of its own: end what lets it run")
 		case q.over(&e.op):
 			return nil, inState(expired)
 		}

@@ -12,7 +12,8 @@
 //	   ├─the agent took it back─▶ WITHDRAWN
 //	   └─30 min after it was asked─────┴─▶ EXPIRED
 //
-// What runs by standing authority, or unattended by a human's file, begins APPROVED and has 60 s to be redeemed.
+// A deny takes back what is APPROVED, too, as long as nobody has come for it. What runs by standing authority, or unattended by a human's
+// file, begins APPROVED, has 60 s to be redeemed, and ends with what lets it run.
 //
 // The 30 minutes cover both waiting and use: an approval that no live call came for by then is void. A resume after a halt
 // voids whatever was asked for before the halt. What a client waits for that is not let in any more expires at once.

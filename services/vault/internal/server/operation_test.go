@@ -390,8 +390,52 @@ func TestApproveRefuses(t *testing.T) {
 		OperationId: id, Statement: v.sign(v.statementFor(v.operation(id))),
 	})
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)
-	_, err = v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: id})
+}
+
+// An approval that nobody has come for is taken back by a denial, durably: the grant that is out is worth nothing, no other is given, and
+// its agent is told no. What has begun is not denied, nor what runs without an approval of its own.
+func TestAnApprovalIsTakenBack(t *testing.T) {
+	v := newVault(t)
+	deny := func(id string) (*vaultv1.Operation, error) {
+		resp, err := v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: id, Reason: "not now"})
+		return resp.GetOperation(), err
+	}
+	opened, id, out := v.granted(bearer, "a")
+	o, err := deny(id)
+	v.must(err)
+	if o.GetState() != refused || o.GetDecisionReason() != "not now" || o.GetStatement() == nil {
+		t.Errorf("%v", o)
+	}
+	recorded := v.audit.of(auditv1.Kind_KIND_DENIED)
+	if b := recorded[len(recorded)-1].GetBody(); b.GetAction() != "deny" || b.GetSummary() != "a human took the approval back" || b.GetDetails()["approved_by"] != platformtest.Operator {
+		t.Errorf("recorded as %v", b)
+	}
+	_, err = v.approvals().ClaimOperation(t.Context(), &vaultv1.ClaimOperationRequest{OperationId: id})
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	if waited, err := v.wait(opened, id, time.Minute); err != nil || waited.GetState() != refused || waited.GetReason() != "not now" || waited.GetGrant() != nil {
+		t.Errorf("%v, %v", waited, err)
+	}
+	for range 2 {
+		if f := wantCode(t, v.redeem(out), callv1.Code_CODE_CONFLICT); f.Message != "this operation was denied already" {
+			t.Error(f)
+		}
+		v.restart()
+	}
+
+	_, id, out = v.granted(bearer, "b")
+	v.must(v.redeem(out))
+	_, err = deny(id)
+	if f := wantCode(t, err, callv1.Code_CODE_CONFLICT); f.Message != "this operation is running already" {
+		t.Error(f)
+	}
+	session := v.openBound(1)
+	id = v.call(session, 1, "start_service", "c").GetOperationId()
+	_, err = v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: v.sign(v.scope(session.GetSession(), bound, 5)), OperationId: id})
+	v.must(err)
+	_, err = deny(id)
+	if f := wantCode(t, err, callv1.Code_CODE_CONFLICT); !strings.Contains(f.Message, "no approval of its own") {
+		t.Error(f)
+	}
 }
 
 func TestDeny(t *testing.T) {

@@ -659,7 +659,7 @@ func (x *ResumeResponse) GetEpoch() uint64 {
 
 type EndStandingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of kind "scope" or "dangerous", as they were signed. None: the vault is asked again about whatever waits.
+	// Of kind "scope", "dangerous", "approve" or "command", as they were signed. None: the vault is asked again about whatever waits.
 	Statements    []*v1.HumanStatement `protobuf:"bytes,1,rep,name=statements,proto3" json:"statements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

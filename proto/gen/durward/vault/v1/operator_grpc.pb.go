@@ -38,6 +38,7 @@ type ApprovalServiceClient interface {
 	WatchOperations(ctx context.Context, in *WatchOperationsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOperationsResponse], error)
 	// ApproveOperation takes a statement of kind "approve" for one operation.
 	ApproveOperation(ctx context.Context, in *ApproveOperationRequest, opts ...grpc.CallOption) (*ApproveOperationResponse, error)
+	// DenyOperation refuses what waits, and takes back an approval that no call has come for. It needs no statement.
 	DenyOperation(ctx context.Context, in *DenyOperationRequest, opts ...grpc.CallOption) (*DenyOperationResponse, error)
 	// ClaimOperation returns the grant of an approved operation, for `durward approve --run` when no agent waits.
 	ClaimOperation(ctx context.Context, in *ClaimOperationRequest, opts ...grpc.CallOption) (*ClaimOperationResponse, error)
@@ -134,6 +135,7 @@ type ApprovalServiceServer interface {
 	WatchOperations(*WatchOperationsRequest, grpc.ServerStreamingServer[WatchOperationsResponse]) error
 	// ApproveOperation takes a statement of kind "approve" for one operation.
 	ApproveOperation(context.Context, *ApproveOperationRequest) (*ApproveOperationResponse, error)
+	// DenyOperation refuses what waits, and takes back an approval that no call has come for. It needs no statement.
 	DenyOperation(context.Context, *DenyOperationRequest) (*DenyOperationResponse, error)
 	// ClaimOperation returns the grant of an approved operation, for `durward approve --run` when no agent waits.
 	ClaimOperation(context.Context, *ClaimOperationRequest) (*ClaimOperationResponse, error)

@@ -243,8 +243,8 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 			a.PrintLines(c.Sheet(a.Now()))
 		}
 		for _, c := range approved {
-			a.Out.Printf("%s  approved by %s, and nobody has come for it yet: %s approve %s --run\n", c.Number,
-				clean.Visible(c.Operation.GetDecidedBy()), a.Typed(), c.Number)
+			a.Out.Printf("%s  approved by %s, and nobody has come for it yet: %[3]s approve %[1]s --run, or take it back: %[3]s deny %[1]s\n", c.Number,
+				clean.Visible(c.Operation.GetDecidedBy()), a.Typed())
 		}
 		if len(waiting) > 0 {
 			n, durward := waiting[0].Number, a.Typed()

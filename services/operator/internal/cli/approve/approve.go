@@ -40,7 +40,7 @@ statement in. With several numbers, or --all-of a session, you are asked once fo
 each that is DESTRUCTIVE.
 
 Approving executes nothing by itself: the agent's waiting call does. When nobody waits any more, --run
-carries the call out from here.
+carries the call out from here. What nobody has come for yet "durward deny" takes back.
 
 With --scope the session may repeat the call without asking: --uses times, --for so long (8 hours at most).
 Arguments are pinned to what was asked for; --free lets one have any value, --tool adds tools that take the
@@ -348,7 +348,8 @@ func (a *app) denyCommand() *cobra.Command {
 		Use:   "deny NUMBER",
 		Short: "Refuse a request",
 		Long: `Refuses what an agent asked for. The agent is told that a person refused, with your reason, and that it is
-not to try again.`,
+not to try again. What was approved once, and nobody has come for yet, is taken back: at the vault, and where it
+would be carried out.`,
 		Example:           "  durward deny K7F3 --reason \"not while the benchmark runs\"",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeNumbers,
@@ -364,9 +365,15 @@ not to try again.`,
 			if err != nil {
 				return err
 			}
-			return a.Show(cardJSON(approval.Card{Number: number, Operation: response.GetOperation()}), func() {
-				a.Out.Printf("%s denied.\n", number)
-			})
+			// Whatever the vault says: the sinks have the last word on what begins.
+			if approved := cmp.Or(op.GetStatement(), response.GetOperation().GetStatement()); approved != nil {
+				if deaf := s.EndAtSinks(ctx, approved); deaf != nil {
+					err = cli.Unreachable("At the vault it is taken back: only a false vault could still have it carried out. Stop everything: durward panic", "%v", deaf)
+				}
+			}
+			return errors.Join(err, a.Show(cardJSON(approval.Card{Number: number, Operation: response.GetOperation()}), func() {
+				a.Out.Printf("%s denied%s.\n", number, cli.When(!cli.IsPending(op), ": its approval is taken back"))
+			}))
 		}),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "what the agent is told")

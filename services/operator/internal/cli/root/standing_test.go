@@ -381,6 +381,29 @@ func TestAnEndThatTheExecutorDoesNotHear(t *testing.T) {
 	}
 }
 
+// TestAnApprovalIsTakenBack: at the vault, and at the executor whatever the vault says. What waits is told to the vault alone.
+func TestAnApprovalIsTakenBack(t *testing.T) {
+	w := newWorld(t)
+	op := w.asks("start_service", `{"service_id":"chat"}`)
+	for _, c := range []struct {
+		approved, deaf bool
+		code           int
+		said, calls    string
+	}{
+		{false, true, cli.ExitOK, " denied.\n", "[deny no]"},
+		{true, false, cli.ExitOK, " denied: its approval is taken back.\n", "[deny no ended 1 at the executor]"},
+		{true, true, cli.ExitUnreachable, " denied: its approval is taken back.\n", "[deny no]"},
+	} {
+		if w.calls, w.deaf = nil, c.deaf; c.approved {
+			op.State, op.Statement = vaultv1.OperationState_OPERATION_STATE_APPROVED, &callv1.HumanStatement{Statement: []byte("{}"), Signature: []byte("x")}
+		}
+		got := w.run("deny", "01234567", "--reason", "no")
+		if got.code != c.code || !strings.HasSuffix(got.out, c.said) || fmt.Sprint(w.calls) != c.calls || c.code == cli.ExitUnreachable && !strings.Contains(got.err, "durward panic") {
+			t.Errorf("%+v: exit code %d, called %s\n%s%s", c, got.code, w.calls, got.out, got.err)
+		}
+	}
+}
+
 // TestPanicWithAHungPeer: a vault that hangs keeps nobody from halting the executor, within about a second.
 func TestPanicWithAHungPeer(t *testing.T) {
 	w := newWorld(t)
