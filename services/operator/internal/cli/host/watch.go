@@ -128,6 +128,8 @@ func (a *app) watchLines(ctx context.Context, p *picture.Picture, changes <-chan
 func (a *app) watchScreen(ctx context.Context, p *picture.Picture, changes <-chan picture.Change, kinds watched) error {
 	area := live.Whole(a.Out.Out)
 	defer area.Close()
+	suspended, end := live.Suspensions()
+	defer end()
 	tick := time.NewTicker(cli.Redraw)
 	defer tick.Stop()
 	dirty, drawn := true, time.Time{}
@@ -137,6 +139,9 @@ func (a *app) watchScreen(ctx context.Context, p *picture.Picture, changes <-cha
 			return nil
 		case c := <-changes:
 			c(p)
+			dirty = true
+		case <-suspended:
+			area.Suspend()
 			dirty = true
 		case now := <-tick.C:
 			if dirty || now.Sub(drawn) >= time.Second {

@@ -1,8 +1,13 @@
 package host
 
 import (
+	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -10,8 +15,11 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/cli/picture"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/pty"
 	"durward.internal/services/platform/contract"
 )
 
@@ -101,4 +109,63 @@ func TestScreenShowsDanger(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCtrlZGivesTheTerminalBack: a shell that controls jobs gets its screen and cursor back while the screen is stopped, and the screen comes
+// again when it goes on. The test is the program, too.
+func TestCtrlZGivesTheTerminalBack(t *testing.T) {
+	const asProgram, other, normal, hidden, shown = "DURWARD_TEST_WATCHES", "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
+	if os.Getenv(asProgram) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		defer stop()
+		a := &app{&cli.App{Out: output.New(os.Stdout, os.Stderr, os.Getenv), Now: time.Now}}
+		if err := a.watchScreen(ctx, picture.New(), nil, everything); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	master, slave, err := pty.Open(80, 24)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	shell := exec.CommandContext(t.Context(), "sh", "-m", "-c", `"$0" -test.run='^TestCtrlZGivesTheTerminalBack$'; echo STOPPED; fg; echo OVER`, os.Args[0])
+	shell.Env = append(os.Environ(), asProgram+"=1", "TERM=xterm")
+	shell.Stdin, shell.Stdout, shell.Stderr, shell.SysProcAttr = slave, slave, slave, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = slave.Close() // the shell has its own
+	// until is what is drawn up to a text.
+	var rest string
+	until := func(text string) string {
+		t.Helper()
+		for b := make([]byte, 4096); ; {
+			if before, after, there := strings.Cut(rest, text); there {
+				rest = after
+				return before
+			}
+			n, err := master.Read(b)
+			if rest += string(b[:n]); err != nil {
+				t.Fatalf("%q never came: %v\n%q", text, err, rest)
+			}
+		}
+	}
+	press := func(key string) {
+		t.Helper()
+		if _, err := master.WriteString(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(other + hidden)
+	press("\x1a")
+	if drawn := until("STOPPED"); !strings.Contains(drawn, shown+normal) {
+		t.Errorf("stopped with the terminal as it was: %q", drawn)
+	}
+	until(other + hidden)
+	press("\x03")
+	if drawn := until("OVER"); !strings.Contains(drawn, shown+normal) {
+		t.Errorf("ended with the terminal as it was: %q", drawn)
+	}
+	_ = shell.Wait() // "fg" ends as the program did
 }
