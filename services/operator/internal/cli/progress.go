@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -216,6 +217,19 @@ func (a *App) follow(ctx context.Context, s *Session, operationID string) (stop 
 		cancel()
 		<-shown
 	}
+}
+
+// Looking says on standard error, where that is a terminal, what is being looked at, for commands that have nothing else to say for a while:
+// one line, each in place of the one before. done takes it away.
+func (a *App) Looking() (at func(what string), done func()) {
+	if !output.IsTerminal(a.Streams.Err) {
+		return func(string) {}, func() {}
+	}
+	area, out := live.Below(a.Streams.Err), output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
+	return func(what string) { area.Draw([]string{out.Dim("Looking at " + what + " …")}) }, sync.OnceFunc(func() {
+		area.Draw(nil)
+		area.Close()
+	})
 }
 
 // showSteps draws steps until told is closed. Where there is no terminal to draw on they are lines on standard error.

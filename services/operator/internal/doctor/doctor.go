@@ -80,14 +80,27 @@ type Config struct {
 	Host Host
 	// Installed is what durward install laid out; nil where durward up runs the processes.
 	Installed *Installed
+	// Looking is told what is looked at next. May be nil.
+	Looking func(what string)
 }
 
 // Examine looks at everything and returns what it found, in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
-	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, servers, clocks, certificates, grantKey, packaged, misplaced, units,
-		binaries, settings, drivers, catalogFile, gpuSource, systemd, docker, network} {
-		out = append(out, check(ctx, cfg)...)
+	for _, check := range []struct {
+		what string
+		look func(context.Context, Config) []Finding
+	}{
+		{"groups", groups}, {"users", users}, {"the gateway's user", gatewayUser}, {"permissions", permissions}, {"the signing key", signingKey},
+		{"clients and operators", fourEyes}, {"processes", processes}, {"halts", halted}, {"deep checks", deep}, {"domains", domains},
+		{"servers", servers}, {"clocks", clocks}, {"certificates", certificates}, {"the grant key", grantKey}, {"the package", packaged},
+		{"owners and modes", misplaced}, {"units", units}, {"programs", binaries}, {"the processes' configuration", settings},
+		{"drivers", drivers}, {"the catalogue", catalogFile}, {"GPUs", gpuSource}, {"systemd", systemd}, {"Docker", docker}, {"networks", network},
+	} {
+		if cfg.Looking != nil {
+			cfg.Looking(check.what)
+		}
+		out = append(out, check.look(ctx, cfg)...)
 	}
 	return out
 }

@@ -80,11 +80,17 @@ Exit code 1 when anything is ✗.`,
 			if isRunning {
 				taken = nil
 			}
+			looking, done := a.Looking()
+			defer done() // what was looked at when it was interrupted
+			looking("this host and what the processes say of it")
+			host := a.examinedHost(ctx)
+			looking("what was installed")
 			findings := doctor.Examine(ctx, doctor.Config{
 				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Check: programCheck, Taken: taken, Own: a.Streams.Version,
 				HTTP: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, Now: a.Now, Root: "/",
-				Host: a.examinedHost(ctx), Installed: a.examinedUnits(ctx),
+				Host: host, Installed: a.examinedUnits(ctx), Looking: looking,
 			})
+			done()
 			bad := 0
 			for i, f := range findings {
 				findings[i].Do = a.MeantHere(f.Do)

@@ -63,12 +63,16 @@ func (a *app) support(ctx context.Context, cfg installdir.Config, path string, y
 		return err
 	}
 	b := support.NewBundle(cleaner)
+	looking, done := a.Looking()
+	defer done() // what was looked at when it failed
 	for name, text := range a.sources(ctx, cfg) {
+		looking(name)
 		said, missing := text()
 		if err := b.Add(ctx, name, said, missing); err != nil {
 			return err
 		}
 	}
+	done()
 	if !a.Machine() {
 		for _, t := range b.Texts {
 			a.Display().Printf("  %-28s %8d bytes, %s taken out\n", t.Name, t.Bytes, clean.Count(t.Removed, "value"))
