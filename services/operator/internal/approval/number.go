@@ -39,8 +39,12 @@ func Numbers(operationIDs []string) map[string]string {
 	return numbers
 }
 
+// idBeginning is how many characters of an operation id name it. A number that is displayed is never as long: it names no other operation
+// that happens to have an id which begins so.
+const idBeginning = 8
+
 // Find returns the operation that number names: a short number, at least 4 characters of a longer one, in either case and
-// with the letters that are easily confused taken as what was meant, or at least 4 characters of an operation id.
+// with the letters that are easily confused taken as what was meant, or at least 8 characters of an operation id.
 func Find(number string, operationIDs []string) (string, error) {
 	var found []string
 	canonical := strings.NewReplacer("O", "0", "I", "1", "L", "1", "-", "").Replace(strings.ToUpper(number))
@@ -49,7 +53,7 @@ func Find(number string, operationIDs []string) (string, error) {
 		return "", ErrNoSuchNumber
 	}
 	for _, id := range operationIDs {
-		if strings.HasPrefix(opnumber.Of(id), canonical) || strings.HasPrefix(id, lower) {
+		if strings.HasPrefix(opnumber.Of(id), canonical) || len(lower) >= idBeginning && strings.HasPrefix(id, lower) {
 			found = append(found, id)
 		}
 	}

@@ -88,10 +88,30 @@ func TestNumberIsStable(t *testing.T) {
 
 func TestFindByIDPrefix(t *testing.T) {
 	a, b := "aaaa1111111111111111111111111111", "bbbb1111111111111111111111111111"
-	if got, err := Find("aaaa11", []string{a, b}); err != nil || got != a {
+	if got, err := Find("aaaa1111", []string{a, b}); err != nil || got != a {
 		t.Errorf("Find by id prefix = %q, %v", got, err)
 	}
 	if got, err := Find(b, []string{a, b}); err != nil || got != b {
 		t.Errorf("Find by id = %q, %v", got, err)
 	}
+}
+
+// A displayed number names the operation that it stands beside, and no other whose id happens to begin so: not while that one waits, and not
+// once it does no more.
+func TestANumberIsNoBeginningOfAnotherID(t *testing.T) {
+	for _, id := range ids(3000) {
+		number := Numbers([]string{id})[id]
+		if strings.Trim(number, "0123456789ABCDEF") != "" {
+			continue // no id begins so
+		}
+		other := strings.ToLower(number) + id[len(number):]
+		if got, err := Find(number, []string{other, id}); err != nil || got != id {
+			t.Errorf("Find(%q) = %q, %v; want %q", number, got, err, id)
+		}
+		if got, err := Find(number, []string{other}); !errors.Is(err, ErrNoSuchNumber) {
+			t.Errorf("Find(%q), which waits no more, = %q, %v", number, got, err)
+		}
+		return
+	}
+	t.Fatal("no number of 3000 could begin an id")
 }

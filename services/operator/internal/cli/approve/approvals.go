@@ -304,15 +304,6 @@ func (a *app) watchApprovals(ctx context.Context, s *cli.Session) error {
 	})
 }
 
-// find returns the live operation that a number names.
-func find(ctx context.Context, s *cli.Session, number string) (*vaultv1.Operation, string, error) {
-	ops, err := operations(ctx, s)
-	if err != nil {
-		return nil, "", err
-	}
-	return findAmong(ctx, s, ops, number)
-}
-
 // became is what became of an operation, and by whom.
 func became(op *vaultv1.Operation) string {
 	text := contract.WordOf(op.GetState())
@@ -334,6 +325,7 @@ func waitsNot(ctx context.Context, s *cli.Session, number string) error {
 	return cli.Usage("See: durward audit show "+id, "%s waits no more: %s", clean.Visible(number), became(past[slices.Index(ids, id)]))
 }
 
+// findAmong returns the live operation that a number names.
 func findAmong(ctx context.Context, s *cli.Session, ops []*vaultv1.Operation, number string) (*vaultv1.Operation, string, error) {
 	ids := operationIDs(ops)
 	id, err := approval.Find(number, ids)

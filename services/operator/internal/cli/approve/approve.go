@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,7 +52,7 @@ let so. It ends with the session, a panic, a restart of the vault, or: durward s
 Without a terminal it shows everything whole, and refuses unless --yes is given. --yes skips the question and
 nothing else: a terminal proves nothing, the key does, so a protected key still asks for its passphrase.
 
-NUMBER is a short number from "durward approvals", or the beginning of an operation id.`,
+NUMBER is a short number from "durward approvals", or the first 8 characters of an operation id or more.`,
 		Example: "  durward approve K7F3\n  durward approve K7F3 --run\n  durward approve K7F3 QXD2\n  durward approve --all-of s-4kqz\n" +
 			"  durward approve K7F3 --scope --for 2h --uses 20 --tool stop_service\n  durward approve K7F3 --scope --free service_id",
 		Args:              cobra.ArbitraryArgs,
@@ -345,37 +346,83 @@ func (a *app) claimAndCarryOut(ctx context.Context, s *cli.Session, r request) e
 func (a *app) denyCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use:   "deny NUMBER",
-		Short: "Refuse a request",
+		Use:   "deny NUMBER...",
+		Short: "Refuse requests",
 		Long: `Refuses what an agent asked for. The agent is told that a person refused, with your reason, and that it is
 not to try again. What was approved once, and nobody has come for yet, is taken back: at the vault, and where it
-would be carried out.`,
-		Example:           "  durward deny K7F3 --reason \"not while the benchmark runs\"",
-		Args:              cobra.ExactArgs(1),
+would be carried out.
+
+NUMBER is what approve takes.`,
+		Example:           "  durward deny K7F3 --reason \"not while the benchmark runs\"\n  durward deny K7F3 QXD2",
+		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeNumbers,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			op, number, err := find(ctx, s, args[0])
-			if err != nil {
-				return err
-			}
 			if len(reason) > 500 {
 				return cli.Usage("", "--reason is at most 500 bytes")
 			}
-			response, err := s.Vault.DenyOperation(ctx, &vaultv1.DenyOperationRequest{OperationId: op.GetOperationId(), Reason: reason})
-			if err != nil {
-				return err
-			}
-			// Whatever the vault says: the sinks have the last word on what begins.
-			if approved := cmp.Or(op.GetStatement(), response.GetOperation().GetStatement()); approved != nil {
-				if deaf := s.EndAtSinks(ctx, approved); deaf != nil {
-					err = cli.Unreachable("At the vault it is taken back: only a false vault could still have it carried out. Stop everything: durward panic", "%v", deaf)
-				}
-			}
-			return errors.Join(err, a.Show(cardJSON(approval.Card{Number: number, Operation: response.GetOperation()}), func() {
-				a.Out.Printf("%s denied%s.\n", number, cli.When(!cli.IsPending(op), ": its approval is taken back"))
-			}))
+			return a.denyAll(ctx, s, args, reason)
 		}),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "what the agent is told")
 	return cmd
+}
+
+// denyAll refuses requests, once all were found. Of several, one that is not refused keeps none of the others back.
+func (a *app) denyAll(ctx context.Context, s *cli.Session, numbers []string, reason string) error {
+	ops, err := operations(ctx, s)
+	if err != nil {
+		return err
+	}
+	var chosen []request
+	for _, named := range numbers {
+		op, number, err := findAmong(ctx, s, ops, named)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(chosen, func(r request) bool { return r.number == number }) {
+			chosen = append(chosen, request{op: op, number: number})
+		}
+	}
+	var said []string
+	var cards []operationJSON
+	var failed error
+	for _, r := range chosen {
+		op, err := deny(ctx, s, r.op, reason)
+		if op != nil {
+			said = append(said, r.number+" denied"+cli.When(!cli.IsPending(r.op), ": its approval is taken back")+".")
+			cards = append(cards, cardJSON(approval.Card{Number: r.number, Operation: op}))
+		}
+		switch {
+		case err == nil:
+		case len(chosen) == 1 || ctx.Err() != nil:
+			failed = err
+		default:
+			a.Out.Remark("%s", a.Out.Red(r.number+": "+cli.PublicText(err)))
+			failed = cli.Failed("See: durward approvals", "not all of them were denied")
+		}
+	}
+	if len(cards) == 0 {
+		return failed
+	}
+	var shown any = map[string]any{"operations": cards}
+	if len(chosen) == 1 {
+		shown = cards[0]
+	}
+	return errors.Join(failed, a.Show(shown, func() { a.Out.Printf("%s\n", strings.Join(said, "\n")) }))
+}
+
+// deny refuses a request, and returns it if the vault has refused it.
+func deny(ctx context.Context, s *cli.Session, op *vaultv1.Operation, reason string) (*vaultv1.Operation, error) {
+	response, err := s.Vault.DenyOperation(ctx, &vaultv1.DenyOperationRequest{OperationId: op.GetOperationId(), Reason: reason})
+	if err != nil {
+		return nil, err
+	}
+	denied := response.GetOperation()
+	// Whatever the vault says: the sinks have the last word on what begins.
+	if approved := cmp.Or(op.GetStatement(), denied.GetStatement()); approved != nil {
+		if deaf := s.EndAtSinks(ctx, approved); deaf != nil {
+			err = cli.Unreachable("At the vault it is taken back: only a false vault could still have it carried out. Stop everything: durward panic", "%v", deaf)
+		}
+	}
+	return denied, err
 }

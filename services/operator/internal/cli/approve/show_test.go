@@ -61,7 +61,7 @@ func TestWaitsNoMore(t *testing.T) {
 		number: "durward: " + number + " waits no more: denied by ada\n  See: durward audit show " + id + "\n",
 		"ZZZZ": "durward: no operation that waits has the number ZZZZ\n  See: durward approvals\n",
 	} {
-		_, _, err := find(t.Context(), s, named)
+		_, _, err := findAmong(t.Context(), s, nil, named)
 		core, _, errs := clitest.Printing(false)
 		if code := core.Explain(err); code != cli.ExitUsage || errs.String() != want {
 			t.Errorf("%s: exit code %d, %q", named, code, errs)

@@ -286,7 +286,7 @@ func plain(err error) error {
 }
 
 func (d *desk) Deny(ctx context.Context, operationID, reason string) error {
-	_, err := d.s.Vault.DenyOperation(ctx, &vaultv1.DenyOperationRequest{OperationId: operationID, Reason: reason})
+	_, err := deny(ctx, d.s, &vaultv1.Operation{OperationId: operationID}, reason)
 	return plain(err)
 }
 

@@ -137,8 +137,14 @@ func (f fakeApprovals) ApproveOperation(_ context.Context, r *vaultv1.ApproveOpe
 }
 
 func (f fakeApprovals) DenyOperation(_ context.Context, r *vaultv1.DenyOperationRequest) (*vaultv1.DenyOperationResponse, error) {
+	f.w.mu.Lock()
+	decided := f.w.decided == r.GetOperationId()
+	f.w.mu.Unlock()
+	if decided {
+		return nil, fault.New(callv1.Code_CODE_CONFLICT, "this operation is denied already")
+	}
 	f.w.called("deny " + r.GetReason())
-	return &vaultv1.DenyOperationResponse{}, nil
+	return &vaultv1.DenyOperationResponse{Operation: &vaultv1.Operation{OperationId: r.GetOperationId(), State: vaultv1.OperationState_OPERATION_STATE_DENIED}}, nil
 }
 
 func (f fakeVaultControl) Halt(ctx context.Context, r *vaultv1.HaltRequest) (*vaultv1.HaltResponse, error) {
@@ -401,6 +407,32 @@ func TestAnApprovalIsTakenBack(t *testing.T) {
 		if got.code != c.code || !strings.HasSuffix(got.out, c.said) || fmt.Sprint(w.calls) != c.calls || c.code == cli.ExitUnreachable && !strings.Contains(got.err, "durward panic") {
 			t.Errorf("%+v: exit code %d, called %s\n%s%s", c, got.code, w.calls, got.out, got.err)
 		}
+	}
+}
+
+// TestDenySeveral: all are found before one is denied, each is denied once, and one that is not keeps none of the others back.
+func TestDenySeveral(t *testing.T) {
+	w := newWorld(t)
+	first := w.asks("start_service", `{"service_id":"chat"}`)
+	second := w.asks("stop_service", `{"service_id":"chat"}`)
+	second.OperationId = "1123456789abcdef0123456789abcdef"
+	third := w.asks("start_service", `{"service_id":"coder"}`)
+	third.OperationId = "2123456789abcdef0123456789abcdef"
+	if got := w.run("deny", "01234567", "ZZZZ"); got.code != cli.ExitUsage || len(w.calls) > 0 {
+		t.Errorf("one that is not there: exit code %d, called %v", got.code, w.calls)
+	}
+	got := w.run("deny", "01234567", "11234567", "0123456789", "--reason", "no")
+	if got.code != cli.ExitOK || strings.Count(got.out, "denied.") != 2 || fmt.Sprint(w.calls) != "[deny no deny no]" {
+		t.Errorf("exit code %d, called %v\n%s%s", got.code, w.calls, got.out, got.err)
+	}
+	w.decided = second.GetOperationId()
+	got = w.run("deny", "11234567", "21234567", "--json")
+	if got.code != cli.ExitFailed || !strings.Contains(got.err, "is denied already") || !strings.Contains(got.err, "not all of them") ||
+		strings.Count(got.out, `"operation_id": "`) != 1 || !strings.Contains(got.out, third.GetOperationId()) {
+		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	if got := w.run("deny", "01234567", "--json"); got.code != cli.ExitOK || !strings.HasPrefix(got.out, "{\n  \"number\"") || !strings.Contains(got.out, first.GetOperationId()) {
+		t.Errorf("one alone: exit code %d\n%s", got.code, got.out)
 	}
 }
 

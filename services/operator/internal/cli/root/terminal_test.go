@@ -283,7 +283,7 @@ func TestSeveralAreApprovedTogether(t *testing.T) {
 	if got := strings.Join(operations, ""); got != "124" {
 		t.Errorf("signed for %s, want the two and the second switch", got)
 	}
-	for _, args := range [][]string{{"approve"}, {"approve", "1111", "--all-of", boundSession}, {"approve", "1111", "2222", "--scope"}, {"approve", "--all-of", "s-nobody"}} {
+	for _, args := range [][]string{{"approve"}, {"approve", "11111111", "--all-of", boundSession}, {"approve", "11111111", "22222222", "--scope"}, {"approve", "--all-of", "s-nobody"}} {
 		if r := w.runLocked(args...); r.code != cli.ExitUsage {
 			t.Errorf("%v: %+v", args, r)
 		}
@@ -299,7 +299,7 @@ func TestOneThatIsDecidedMeanwhileKeepsNoneBack(t *testing.T) {
 		w.asks(tool, `{"service_id":"chat"}`).OperationId = strings.Repeat(strconv.Itoa(i+1), 32)
 	}
 	w.decided = strings.Repeat("2", 32)
-	got := w.run("approve", "1111", "2222", "3333", "--yes")
+	got := w.run("approve", "11111111", "22222222", "33333333", "--yes")
 	states := ""
 	for _, op := range w.running {
 		states += op.GetState().String()[len("OPERATION_STATE_"):] + " "
