@@ -81,6 +81,8 @@ type RuleChange struct {
 	Action string
 	// Plans works the changes out. It is called with the configuration's lock held.
 	Plans func() ([]*signedchange.Plan, error)
+	// Made is what Plans makes for the change and shows a digest of, "a token": where the change is not made it is gone. "": nothing.
+	Made string
 	// Before shows what a person should know beside the difference. May be nil.
 	Before func() error
 	// Ready is called when everything is agreed, signed and announced, right before the first file is written. May be nil.
@@ -122,7 +124,7 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 	}
 	byHand := ""
 	if len(plans) > 0 {
-		byHand = signedchange.WhereToEdit(plans)
+		byHand = signedchange.WhereToEdit(plans) + When(r.Made != "", ", with "+r.Made+" of your own: what is shown here is gone")
 	}
 	if err := signedchange.Signable(cfg, plans); err != nil && !r.Unsigned {
 		return nil, Usage(byHand, "%v", err)

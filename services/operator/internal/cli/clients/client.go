@@ -107,8 +107,11 @@ func (a *app) enterClient(ctx context.Context, cfg installdir.Config, c client.C
 		return cli.Usage("", "%v", err)
 	}
 	counted := a.countClients(ctx)
-	made := false
-	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client add " + c.ID, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
+	made, what := false, "a token"
+	if c.Identity != "" {
+		what = "a certificate"
+	}
+	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client add " + c.ID, Yes: yes, Made: what, Plans: func() ([]*signedchange.Plan, error) {
 		return planClients(cfg, c.ID, func(before []byte) ([]byte, error) {
 			trial := c
 			if c.Identity == "" {
@@ -203,7 +206,7 @@ func (a *app) rotateClient(ctx context.Context, cfg installdir.Config, name stri
 		until = a.Now().Add(overlap).UTC().Truncate(time.Second)
 	}
 	var fresh *client.Fresh
-	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client rotate " + name, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
+	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client rotate " + name, Yes: yes, Made: "a token", Plans: func() ([]*signedchange.Plan, error) {
 		return planClients(cfg, name, func(before []byte) (_ []byte, err error) {
 			if err = client.Rotatable(before, name); err != nil {
 				return nil, err
