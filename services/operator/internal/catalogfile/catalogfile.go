@@ -18,6 +18,7 @@ import (
 
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/durable"
 )
 
 // MaxFile is the most that is read of a file, one byte more than the catalog's own bound.
@@ -90,8 +91,8 @@ func Target(path string, files []catalog.File, to, section string) (int, []catal
 var (
 	// ErrChanged means that a file is not what it was when it was read.
 	ErrChanged = errors.New("the file was changed meanwhile; nothing was written")
-	// ErrOwner means that a file was written, and could not be given back to its owner.
-	ErrOwner = errors.New("the file was written, and its owner is now you")
+	// ErrOwner means that a file would not have stayed its owner's, whose group may be the executor's.
+	ErrOwner = errors.New("the file would have become yours; nothing was written")
 )
 
 // Replace writes a catalog's file, if it still is what was read; nil means that it must not be there.
@@ -113,16 +114,15 @@ func Replace(path string, before, after []byte) error {
 	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := installdir.WriteFile(path, after, info.Mode().Perm()); err != nil {
-		return err
+	owner := durable.Own(info.Mode().Perm())
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		owner.UID, owner.GID = int(st.Uid), int(st.Gid)
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(owner.Uid) == os.Geteuid() && int(owner.Gid) == os.Getegid() {
-		return nil
-	}
-	// It stays its owner's, whose group may be the executor's.
-	if err := os.Chown(path, int(owner.Uid), int(owner.Gid)); err != nil {
+	switch err := durable.ReplaceAs(owner, path, after, nil); {
+	case errors.Is(err, syscall.EPERM):
 		return ErrOwner
+	case err != nil:
+		return fmt.Errorf("write: %w", err)
 	}
 	return nil
 }

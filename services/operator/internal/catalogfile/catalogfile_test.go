@@ -5,7 +5,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"durward.internal/services/platform/catalog"
 )
@@ -116,4 +120,51 @@ func TestReplaceWritesWhatWasRead(t *testing.T) {
 	if err := Replace(filepath.Join(dir, "gone.yaml"), []byte("one"), []byte("two")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file that is gone: %v", err)
 	}
+}
+
+// TestAFileStaysItsOwners: written by root it does; who may give no file away writes none of another's.
+func TestAFileStaysItsOwners(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // only root makes a file of another's
+	}
+	const me, another = 61001, 61002
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	write(t, path, "one")
+	for name, owner := range map[string]int{filepath.Dir(dir): me, dir: me, path: another} {
+		if err := os.Chown(name, owner, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holds := func(want string) {
+		t.Helper()
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(path)
+		if st := info.Sys().(*syscall.Stat_t); err != nil || string(b) != want || st.Uid != another || st.Gid != another {
+			t.Errorf("%q of %d and %d, %v; want %q of %d", b, st.Uid, st.Gid, err, want, another)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("%d files, %v", len(left), err)
+		}
+	}
+	if err := Replace(path, []byte("one"), []byte("two")); err != nil {
+		t.Errorf("by root: %v", err)
+	}
+	holds("two")
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Of this thread alone, which gives up root's rights over files with it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Setfsuid(me) // what it returns says nothing of a failure: holds does
+	err := Replace(path, []byte("two"), []byte("three"))
+	_ = unix.Setfsuid(0)
+	if !errors.Is(err, ErrOwner) {
+		t.Errorf("by another user: %v", err)
+	}
+	holds("two")
 }

@@ -199,7 +199,7 @@ func (a *app) replace(path string, before, after []byte) error {
 	case errors.Is(err, catalogfile.ErrChanged):
 		return cli.Failed("Run the command again.", "%s was changed meanwhile; nothing was written", path)
 	case errors.Is(err, catalogfile.ErrOwner):
-		return cli.Failed("See that the executor may read it.", "%s was written, and its owner is now you", path)
+		return cli.Failed("Run the command as its owner, or with sudo.", "%s is another user's or group's, and would have become yours; nothing was written", path)
 	}
 	return err
 }
