@@ -120,6 +120,17 @@ func (l *log) checkpoint() []byte {
 	return b
 }
 
+// receipt is that of a record in the whole log.
+func (l *log) receipt(index uint64) *callv1.Receipt {
+	path, err := tlog.ProveRecord(l.size(), int64(index), l)
+	l.must(err)
+	out := &callv1.Receipt{Index: index, LeafHash: l.entries[index].GetLeafHash(), Checkpoint: l.checkpoint()}
+	for _, h := range path {
+		out.Inclusion = append(out.Inclusion, h[:])
+	}
+	return out
+}
+
 func (l *log) consistency(known uint64) [][]byte { return l.between(known, uint64(l.size())) }
 
 func (l *log) between(known, size uint64) [][]byte {

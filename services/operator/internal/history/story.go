@@ -118,6 +118,24 @@ func Record(ctx context.Context, log auditv1.HistoryServiceClient, index uint64,
 	return response, at, nil
 }
 
+// ProveStory proves that each record of a story is in the log, as Record does, and says there what it says here. That none was left out only
+// the whole log proves.
+func ProveStory(ctx context.Context, log auditv1.HistoryServiceClient, story []*auditv1.Entry, keys []note.Verifier) error {
+	for _, e := range story {
+		response, _, err := Record(ctx, log, e.GetIndex(), keys)
+		if err != nil {
+			return err
+		}
+		if err := logproof.VerifyEntry(e); err != nil {
+			return fmt.Errorf("%w: %w", logproof.ErrEntry, err)
+		}
+		if string(e.GetLeafHash()) != string(response.GetEntry().GetLeafHash()) {
+			return fmt.Errorf("%w: record %d is another one there", logproof.ErrInclusion, e.GetIndex())
+		}
+	}
+	return nil
+}
+
 // Export writes a whole log to out, and proves it on the way: as jsonl, which VerifyFile reads, as json or as csv.
 func (l *Log) Export(stream exporter, out io.Writer, format string) (report Report, err error) {
 	w := bufio.NewWriter(out)

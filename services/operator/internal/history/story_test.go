@@ -2,13 +2,17 @@ package history
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/logproof"
 )
 
 // polled is a log of one request that led to an operation, at whose state its client then looked, over and over. It answers in pages.
@@ -76,6 +80,49 @@ func TestAnotherStory(t *testing.T) {
 		if got, err := Story(t.Context(), log, id); err == nil {
 			t.Errorf("%s: %v", id, got)
 		}
+	}
+}
+
+// proving is an audit that answers for each record with its receipt.
+type proving struct {
+	auditv1.HistoryServiceClient
+	log *log
+}
+
+func (p proving) GetRecord(_ context.Context, r *auditv1.GetRecordRequest, _ ...grpc.CallOption) (*auditv1.GetRecordResponse, error) {
+	return &auditv1.GetRecordResponse{Entry: p.log.entries[r.GetIndex()], Receipt: p.log.receipt(r.GetIndex())}, nil
+}
+
+// TestAStoryIsProved: what audit tells and its log does not hold so is no part of a story.
+func TestAStoryIsProved(t *testing.T) {
+	l := newLog(t)
+	for range 3 {
+		l.addBy(vaultID, &auditv1.Record{Kind: auditv1.Kind_KIND_APPROVED, Time: timestamppb.New(testNow), Body: remark("x")})
+	}
+	other := newLog(t) // another history, with the same key
+	for range 3 {
+		other.addBy(vaultID, &auditv1.Record{Kind: auditv1.Kind_KIND_APPROVED, Time: timestamppb.New(testNow), Body: remark("y")})
+	}
+	changed := proto.CloneOf(l.entries[1])
+	changed.Record.Body.Summary = "nothing"
+	bodiless := proto.CloneOf(l.entries[1])
+	bodiless.Record.Body, bodiless.Salt = nil, nil
+	for name, c := range map[string]struct {
+		told *auditv1.Entry
+		want error
+	}{
+		"as it is":             {l.entries[1], nil},
+		"without its body":     {bodiless, nil},
+		"changed":              {changed, logproof.ErrEntry},
+		"another in its place": {other.entries[1], logproof.ErrInclusion},
+	} {
+		if err := ProveStory(t.Context(), proving{log: l}, []*auditv1.Entry{l.entries[0], c.told, l.entries[2]}, l.kit.Trust.Current().LogKeys); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	stranger := newLog(t).kit.Trust.Current().LogKeys
+	if err := ProveStory(t.Context(), proving{log: l}, l.entries, stranger); !errors.Is(err, logproof.ErrInclusion) {
+		t.Errorf("by another key: %v", err)
 	}
 }
 

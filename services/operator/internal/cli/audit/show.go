@@ -24,6 +24,7 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/retention"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -37,7 +38,8 @@ func (a *app) auditShowCommand() *cobra.Command {
 		Long: `Shows everything that was recorded under a request id or an operation id: each operation with what came of it,
 below it its steps across all processes with the time since the step before, how long it waited for a decision
 and how long it ran, and what the human signed. Times between steps are by the log's clock, the times of records
-by their writers'. With an index it shows that one record whole.
+by their writers'. With an index it shows that one record whole. Each record is proved to be in the log; that none
+was left out only "durward audit verify" proves, of the whole log.
 
 With --statement it writes the signed statement of an operation as two files and prints the ssh-keygen
 command that verifies it, without Durward, years later.`,
@@ -76,6 +78,9 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 	if len(entries) == 0 {
 		return cli.Failed("Find one: durward audit search", "nothing is recorded under %s", id)
 	}
+	if err := history.ProveStory(ctx, s.Audit, entries, s.Trust.Current().LogKeys); err != nil {
+		return proofProblem(err)
+	}
 	branches := history.Branches(entries)
 	shown, err := output.MessageJSON(&auditv1.SearchRecordsResponse{Entries: entries})
 	if err != nil {
@@ -87,7 +92,7 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 	if err := json.Unmarshal(shown, &plain); err != nil {
 		return err
 	}
-	return a.Show(map[string]any{"id": id, "branches": branches, "entries": plain.Entries}, func() {
+	err = a.Show(map[string]any{"id": id, "branches": branches, "entries": plain.Entries}, func() {
 		for _, b := range branches {
 			a.showBranch(id, b)
 		}
@@ -95,6 +100,24 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 			a.showEvidence(s, signed[0], history.Evidence(signed[0]))
 		}
 	})
+	for _, e := range entries {
+		if err == nil {
+			_, err = letGo(ctx, s, e)
+		}
+	}
+	return err
+}
+
+// letGo returns the decision that let a record's body go, nil for one that has it. Its error says that no human let it go.
+func letGo(ctx context.Context, s *cli.Session, e *auditv1.Entry) (*retention.Decision, error) {
+	pruned, untrue := history.PrunedBy(ctx, s.Audit, e, s.Trust.Current())
+	switch {
+	case untrue != nil:
+		return nil, cli.Failed("Prove the whole log: durward audit verify", "record %d is in the log without its body: %v", e.GetIndex(), untrue)
+	case pruned == nil && logproof.BodyMissing(e):
+		return nil, cli.Failed("Prove the whole log: durward audit verify", "record %d is in the log without its body", e.GetIndex())
+	}
+	return pruned, nil
 }
 
 // showBranch prints an operation as what it was and what came of it, and below that its steps.
@@ -207,7 +230,7 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 	if err != nil {
 		return proofProblem(err)
 	}
-	pruned, untrue := history.PrunedBy(ctx, s.Audit, response.GetEntry(), s.Trust.Current())
+	pruned, missing := letGo(ctx, s, response.GetEntry())
 	err = a.Show(response, func() {
 		a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
 		if pruned != nil {
@@ -237,13 +260,7 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 			a.showEvidence(s, e, evidence)
 		}
 	})
-	if err == nil && untrue != nil {
-		err = cli.Failed("Prove the whole log: durward audit verify", "record %d is in the log without its body: %v", index, untrue)
-	}
-	if err == nil && logproof.BodyMissing(response.GetEntry()) && pruned == nil {
-		err = cli.Failed("Prove the whole log: durward audit verify", "record %d is in the log without its body", index)
-	}
-	return err
+	return cmp.Or(err, missing)
 }
 
 // writeStatement writes an operation's signed statement so that ssh-keygen verifies it.
