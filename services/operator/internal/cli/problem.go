@@ -140,7 +140,11 @@ func (a *App) translateFault(f *fault.Error) *Problem {
 	case callv1.Code_CODE_INVALID_ARGUMENT:
 		return &Problem{ExitUsage, text, next}
 	case callv1.Code_CODE_NOT_FOUND:
-		return &Problem{ExitFailed, text, cmp.Or(next, listed(f.Field))}
+		code := ExitFailed
+		if f.Field == "client" { // as where a command looks for it in clients.yaml by itself
+			code = ExitUsage
+		}
+		return &Problem{code, text, cmp.Or(next, listed(f.Field))}
 	case callv1.Code_CODE_PLAN_CHANGED:
 		return &Problem{ExitFailed, text, cmp.Or(next, "Nothing was done. See what would be done now: durward simulate MODE")}
 	case callv1.Code_CODE_DOES_NOT_FIT:

@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -36,7 +37,7 @@ file witnesses.yaml in it, the receipt is also held against the witnesses that i
 a quorum of them cosigned it. A reply's receipt is older than any cosignature: that of "audit show" has them.
 --ask also asks audit whether its log still holds the record.
 
-The exit code is 1 for a receipt that does not hold, and 2 for a file that cannot be read.`,
+The exit code is 1 for a receipt that does not hold, and 2 for a file that cannot be read or is no JSON.`,
 		Example: "  durward audit receipt reply.json\n  durward audit show 42 --json > record.json && durward audit receipt record.json\n" +
 			"  durward audit receipt --trust ./their-keys record.json",
 		Args: cobra.ExactArgs(1),
@@ -96,7 +97,10 @@ func (a *app) proveReceipt(ctx context.Context, file []byte, folder string, dema
 		return cli.Usage("Write their keys and the quorum there, as deploy/docs/audit.md has it.", "the folder %s names no witnesses: it has no %s", clean.Visible(folder), trust.FileWitnesses)
 	}
 	p, err := history.ProveReceipt(file, keys, witnesses, a.Now())
-	if err != nil {
+	switch {
+	case err != nil && !json.Valid(file):
+		return cli.Usage(whatReceipt, "the file is no JSON: it holds no receipt")
+	case err != nil:
 		return receiptProblem(err)
 	}
 	if demand && p.Witnessed.IsZero() {
@@ -148,11 +152,14 @@ func (a *app) showProved(p history.Proved, witnesses logproof.Witnesses, asked b
 	})
 }
 
+// whatReceipt says what holds a receipt.
+const whatReceipt = "Give a tool's answer, the receipt in it, or: durward audit show INDEX --json"
+
 // receiptProblem says what it means that a receipt does not hold.
 func receiptProblem(err error) error {
 	switch {
 	case errors.Is(err, logproof.ErrReceipt):
-		return cli.Failed("Give a tool's answer, the receipt in it, or: durward audit show INDEX --json", "%v", err)
+		return cli.Failed(whatReceipt, "%v", err)
 	case errors.Is(err, logproof.ErrSignature):
 		return cli.Failed("Compare with the log's public key as you were given it. A changed receipt looks the same.",
 			"nothing is proved: no key in log_keys signed the receipt's checkpoint")

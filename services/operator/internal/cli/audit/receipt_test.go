@@ -150,7 +150,6 @@ func TestReceiptRefusesWhatWasChanged(t *testing.T) {
 		{"a member in capitals", []byte(strings.Replace(text, `"index"`, `"Index"`, 1)), "not a receipt"},
 		{"a member less", []byte(strings.Replace(text, `"index":2,`, "", 1)), "not a receipt"},
 		{"a hash of another spelling", []byte(strings.Replace(text, "=", `\n=`, 1)), "not a receipt"},
-		{"not JSON", []byte("✓ record 2 is in the log"), "not a receipt"},
 		{"a list", []byte("[]"), "not a receipt"},
 		{"a reply without one", []byte(`{"_meta":{"durward/request_id":"r-1"},"content":[]}`), "nothing was recorded under it"},
 		{"another record's", other, "another record's"},
@@ -161,6 +160,11 @@ func TestReceiptRefusesWhatWasChanged(t *testing.T) {
 		out, code, err := r.prove(tc.file, false)
 		if code != cli.ExitFailed || err == nil || !strings.Contains(err.Error(), tc.want) || out != "" {
 			t.Errorf("%s: exit code %d, %v, printed %q; want %q", tc.name, code, err, out, tc.want)
+		}
+	}
+	for _, file := range []string{"", "✓ record 2 is in the log", text[1:], text + "}"} {
+		if out, code, err := r.prove([]byte(file), false); code != cli.ExitUsage || !strings.Contains(err.Error(), "no JSON") || out != "" {
+			t.Errorf("%q: exit code %d, %v, printed %q", file, code, err, out)
 		}
 	}
 	for name, file := range map[string]string{
