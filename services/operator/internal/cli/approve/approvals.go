@@ -109,7 +109,7 @@ func card(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number str
 	return c
 }
 
-// askedPatience bounds how long a card waits for the record of its request.
+// askedPatience bounds how long a card waits for the record of its request, and a sentence for one of an end.
 const askedPatience = time.Second
 
 // detailAgent is the detail of the vault's record of a request that names the client's agent.

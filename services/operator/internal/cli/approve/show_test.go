@@ -257,11 +257,15 @@ func TestResumeBeginsOneEpochInAll(t *testing.T) {
 	}
 }
 
-// noStanding is a vault that tells of no session.
+// noStanding is a vault that tells of no session, and where nothing stands.
 type noStanding struct{ vaultv1.StandingServiceClient }
 
 func (noStanding) ListSessions(context.Context, *vaultv1.ListSessionsRequest, ...grpc.CallOption) (*vaultv1.ListSessionsResponse, error) {
 	return &vaultv1.ListSessionsResponse{}, nil
+}
+
+func (noStanding) ListStanding(context.Context, *vaultv1.ListStandingRequest, ...grpc.CallOption) (*vaultv1.ListStandingResponse, error) {
+	return &vaultv1.ListStandingResponse{}, nil
 }
 
 // emptyLog is a log without a record.
@@ -305,5 +309,29 @@ func TestOneThatFailsKeepsNoneOfTheOthersBack(t *testing.T) {
 	var document struct{ Operations, Results []any }
 	if jerr := json.Unmarshal(out.Bytes(), &document); err == nil || jerr != nil || len(document.Operations) != 1 || document.Results == nil {
 		t.Errorf("%v, %v:\n%s", err, jerr, out)
+	}
+}
+
+// ends is a log of ends of standing authority.
+type ends struct{ auditv1.HistoryServiceClient }
+
+func (ends) SearchRecords(_ context.Context, r *auditv1.SearchRecordsRequest, _ ...grpc.CallOption) (*auditv1.SearchRecordsResponse, error) {
+	ended := func(id, why string) *auditv1.Entry {
+		return &auditv1.Entry{Record: &auditv1.Record{Kind: r.GetKinds()[0], Body: &auditv1.Body{Reason: why, Details: map[string]string{"statement": id}}}}
+	}
+	return &auditv1.SearchRecordsResponse{Entries: []*auditv1.Entry{ended(strings.Repeat("ab", 16), "it was used up"), ended(strings.Repeat("cd", 16), "its time is over")}}, nil
+}
+
+// TestWhatIsOverSaysWhy: what was used up, and is therefore not listed any more, is not taken for a wrong id.
+func TestWhatIsOverSaysWhy(t *testing.T) {
+	s, _ := asking(t)
+	s.Audit.HistoryServiceClient = ends{}
+	for name, want := range map[string]string{
+		"abababab": "nothing in force has the id abababab any more: it was used up", "CDCDCDCD": "nothing in force has the id cdcdcdcd any more: its time is over",
+		"00000000": "nothing in force has the id 00000000",
+	} {
+		if _, err := findStanding(t.Context(), s, name); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
 	}
 }

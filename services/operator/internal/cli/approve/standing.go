@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
@@ -200,11 +201,32 @@ func findStanding(ctx context.Context, s *cli.Session, name string) (string, err
 	}
 	switch len(found) {
 	case 0:
-		return "", cli.Failed("See: durward standing", "nothing in force has the id %s", name)
+		return "", cli.Failed("See: durward standing", "nothing in force has the id %s%s", name, endOf(ctx, s, name))
 	case 1:
 		return found[0], nil
 	}
 	return "", cli.Usage("Give more of its characters.", "%s fits %d of them", name, len(found))
+}
+
+// lastEnds is how many ends of standing authority are looked through for the one of an id.
+const lastEnds = 100
+
+// endOf is why what an id begins is in force no more, as the vault recorded it; "" where that cannot be told.
+func endOf(ctx context.Context, s *cli.Session, name string) string {
+	ctx, cancel := context.WithTimeout(ctx, askedPatience)
+	defer cancel()
+	found, err := s.Audit.SearchRecords(ctx, &auditv1.SearchRecordsRequest{
+		Kinds: []auditv1.Kind{auditv1.Kind_KIND_STANDING_ENDED}, Writer: s.Config.Vault.Identity, Limit: lastEnds,
+	})
+	if err != nil {
+		return ""
+	}
+	for _, e := range found.GetEntries() {
+		if body := e.GetRecord().GetBody(); strings.HasPrefix(body.GetDetails()["statement"], name) && body.GetReason() != "" {
+			return " any more: " + clean.Line(body.GetReason(), 200)
+		}
+	}
+	return ""
 }
 
 // revokeStanding ends one, all of a session, or all; dangerousOnly leaves scopes alone.
