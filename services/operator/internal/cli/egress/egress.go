@@ -192,8 +192,23 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 			return raw, nil
 		})
 	}})
-	word := map[string]string{"allow": "agents may reach ", "block": "no agent reaches "}[key]
+	of := whose(clients, agents, user)
+	word := map[string]string{"allow": "agents" + of + " may reach ", "block": "no agent" + of + " reaches "}[key]
 	return a.ReportRules(out, err, word+strings.Join(domains, ", "))
+}
+
+// whose are the agents that an entry is for: "" for all, or " named planner of cursor".
+func whose(clients, agents []string, user string) (of string) {
+	if len(agents) > 0 {
+		of = " named " + strings.Join(agents, ", ")
+	}
+	switch {
+	case len(clients) > 0:
+		of += " of " + strings.Join(clients, ", ")
+	case user != "":
+		of += " of " + user + "'s clients"
+	}
+	return of
 }
 
 // checkAgents refuses a name that none of the clients gives an agent; no clients are all.

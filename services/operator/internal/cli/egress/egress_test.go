@@ -88,3 +88,21 @@ func TestStaysBlocked(t *testing.T) {
 		}
 	}
 }
+
+func TestWhose(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		clients, agents []string
+		user, want      string
+	}{
+		{nil, nil, "", ""},
+		{[]string{"cursor", "ci"}, nil, "", " of cursor, ci"},
+		{[]string{"cursor"}, []string{"planner"}, "alice", " named planner of cursor"},
+		{nil, []string{"planner"}, "", " named planner"},
+		{nil, nil, "alice", " of alice's clients"},
+	} {
+		if got := whose(c.clients, c.agents, c.user); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}

@@ -573,17 +573,17 @@ func TestDomains(t *testing.T) {
 	}{
 		{cli.ExitOK, "agents may reach docs.example", []string{"allow", "docs.example", "*.docs.example"}},
 		{cli.ExitOK, "so already", []string{"allow", "*.docs.example", "docs.example", "docs.example"}},
-		{cli.ExitOK, "agents may reach docs.example", []string{"allow", "docs.example", "--client", "cursor"}},
+		{cli.ExitOK, "agents of cursor may reach docs.example", []string{"allow", "docs.example", "--client", "cursor"}},
 		{cli.ExitOK, "so already", []string{"allow", "docs.example", "--client", "cursor"}},
 		{cli.ExitOK, "no agent reaches *.zip", []string{"block", "*.zip", "[2001:db8::1]:80"}},
 		{cli.ExitOK, "so already", []string{"block", "*.zip"}},
-		{cli.ExitOK, "no agent reaches", []string{"block", "wiki.example", "--client", "cursor"}},
+		{cli.ExitOK, "no agent of cursor reaches wiki.example", []string{"block", "wiki.example", "--client", "cursor"}},
 		{cli.ExitUsage, "domains.yaml blocks *.zip", []string{"allow", "a.zip"}},
 		{cli.ExitUsage, "domains.yaml blocks *.zip", []string{"allow", "fine.example", "*.b.zip:8080", "--client", "cursor"}},
 		{cli.ExitUsage, "domains.yaml blocks [2001:db8::1]:80", []string{"allow", "[2001:db8::1]:80"}},
 		{cli.ExitUsage, "Durward itself blocks metadata.goog", []string{"allow", "metadata.goog"}},
 		{cli.ExitUsage, "domains.yaml blocks wiki.example", []string{"allow", "wiki.example", "--client", "dashboard,cursor"}},
-		{cli.ExitOK, "agents may reach", []string{"allow", "wiki.example", "--client", "dashboard"}},
+		{cli.ExitOK, "agents of dashboard may reach wiki.example", []string{"allow", "wiki.example", "--client", "dashboard"}},
 		{cli.ExitOK, "agents may reach", []string{"allow", "[2001:db8::1]:81"}},
 	} {
 		signed := len(w.signed)
