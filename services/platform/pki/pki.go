@@ -156,10 +156,11 @@ func (c *CA) Write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("encode the authority's key: %w", err)
 	}
-	if err := writeFile(keyPath, encode("PRIVATE KEY", der)); err != nil {
+	// The certificate first: without its key it is made anew, and a key without it would stay and be of no use.
+	if err := writeFile(filepath.Join(dir, FileCA), c.CertificatePEM()); err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, FileCA), c.CertificatePEM())
+	return writeFile(keyPath, encode("PRIVATE KEY", der))
 }
 
 // Load reads an authority that Write stored. A key file that others can read is refused.

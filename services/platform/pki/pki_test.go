@@ -97,6 +97,12 @@ func TestWriteAndLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	ca, err := pki.NewCA("durward.local")
 	must(t, err)
+	// What ends between the two files leaves none that keeps the next from being made.
+	must(t, os.MkdirAll(filepath.Join(dir, pki.FileCA), 0o700))
+	if err := ca.Write(dir); err == nil {
+		t.Error("a folder was replaced by a certificate")
+	}
+	must(t, os.Remove(filepath.Join(dir, pki.FileCA)))
 	must(t, ca.Write(dir))
 	if err := ca.Write(dir); err == nil {
 		t.Error("replaced an authority's key")
