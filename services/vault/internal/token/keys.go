@@ -80,7 +80,10 @@ func (k keys) write(session string, of sessionKey) error {
 	raw = append(raw, of.owner[:]...)
 	defer clear(raw)
 	_, err = f.Write(raw)
-	return errors.Join(err, f.Sync(), f.Close(), durable.Sync(k.dir))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path)) // a part of it would bar the way of the next try, once the disk has room
+	}
+	return durable.Sync(k.dir)
 }
 
 func (k keys) rename(from, to string) error {

@@ -2,11 +2,13 @@ package token
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -301,6 +303,21 @@ func TestAKeyIsAFileOfItsSession(t *testing.T) {
 			t.Errorf("%q has a key of %d bytes", name, len(content))
 		}
 	}
+}
+
+// TestKeyOnAFullDisk: of a key that does not fit nothing is left, so that the next try makes it once there is room.
+func TestKeyOnAFullDisk(t *testing.T) {
+	dir := platformtest.SmallDisk(t, 64<<10)
+	if dir == "" {
+		return
+	}
+	k, ballast := keys{dir}, filepath.Join(dir, "ballast")
+	platformtest.Fill(t, ballast)
+	if err := k.write(session1, sessionKey{born: time.Now()}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("on a full disk: %v", err)
+	}
+	must(t, os.Remove(ballast))
+	must(t, k.write(session1, sessionKey{born: time.Now()}))
 }
 
 func must(t testing.TB, err error) {
