@@ -91,9 +91,12 @@ func (p Part) Write(ctx context.Context, out io.Writer, recipients []age.Recipie
 			return fmt.Errorf("%s could not be copied, for which %s needs room for it once more: %w", name, p.StateDir, plain(err))
 		}
 	}
-	for _, name := range names {
+	for _, name := range p.Files {
 		before, err1 := read(filepath.Join(folder, name))
 		after, err2 := read(filepath.Join(p.StateDir, name))
+		if errors.Is(err1, fs.ErrNotExist) && errors.Is(err2, fs.ErrNotExist) {
+			continue
+		}
 		if errors.Join(err1, err2) != nil || !bytes.Equal(before, after) {
 			return fmt.Errorf("%s was replaced while the copy was made: try again", name)
 		}

@@ -139,6 +139,36 @@ func TestCopyAndRestore(t *testing.T) {
 	}
 }
 
+// A key that comes while what it opens is copied may be the one that opens it: the copy is none, and is made again.
+func TestAKeyComesMeanwhile(t *testing.T) {
+	dir, key := t.TempDir(), identity(t)
+	openAt(t, dir)
+	p := part(dir)
+	p.Databases, p.Files = append(p.Databases, "y.db"), []string{"x.key-next", "x.key"}
+	must(t, os.WriteFile(filepath.Join(dir, "x.key"), []byte("the key"), 0o600))
+	db, err := sql.Open("sqlite", filepath.Join(dir, "y.db")) // whose writer keeps who copies it waiting
+	must(t, err)
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	for _, statement := range []string{"CREATE TABLE t (n)", "BEGIN EXCLUSIVE"} {
+		_, err := db.ExecContext(t.Context(), statement)
+		must(t, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.Write(t.Context(), io.Discard, []age.Recipient{key.Recipient()}) }()
+	for {
+		if _, err := os.Lstat(filepath.Join(dir, copyFolder, "x.key")); err == nil {
+			break
+		}
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "x.key-next"), []byte("the next"), 0o600))
+	_, err = db.ExecContext(t.Context(), "COMMIT")
+	must(t, err)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "x.key-next was replaced while the copy was made: try again") {
+		t.Errorf("the copy: %v", err)
+	}
+}
+
 // Backups at once take turns, and each is whole: the folder of a copy goes with the one that made it.
 func TestBackupsAtOnce(t *testing.T) {
 	dir, key := t.TempDir(), identity(t)

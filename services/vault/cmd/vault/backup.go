@@ -21,7 +21,7 @@ import (
 // stored credentials is in it where it lies in the state folder.
 func part(s *settings.Settings) statecopy.Part {
 	p := statecopy.Part{
-		Service: "vault", Version: version, StateDir: s.StateDir, Databases: []string{store.File}, Anew: []string{spool.File}, Files: []string{database.KeyFile, keyring.File},
+		Service: "vault", Version: version, StateDir: s.StateDir, Databases: []string{store.File}, Anew: []string{spool.File}, Files: []string{database.KeyFile, keyring.File, keyring.NextFile},
 		Ends: []string{token.Folder}, Control: store.File, Halt: haltRestored,
 	}
 	if s.Database.Shared() {

@@ -45,8 +45,12 @@ const Credential = "durward-credentials" // #nosec G101 -- a name
 // next is at the end of the name of the upper key that takes the place of the present one.
 const next = "-next"
 
-// File is the upper key's file in the state folder, with SourceFile.
-const File = "credentials.key"
+// File is the upper key's file in the state folder, with SourceFile, and NextFile that of the one that takes its place, while it does: either
+// may be the one that opens what is stored.
+const (
+	File     = "credentials.key"
+	NextFile = File + next
+)
 
 const (
 	keySize, saltSize = 32, 16
