@@ -242,8 +242,10 @@ const nameLayout = "durward-20060102T150405Z.backup"
 // Name is what a backup is called that is made in a folder at that time.
 func Name(now time.Time) string { return now.UTC().Format(nameLayout) }
 
-// Keep removes the backups in a folder that have such names, but for the newest n, and returns the names of those that it removed.
-func Keep(folder string, n int) (removed []string, err error) {
+// Keep removes the backups beside made, the one that was just made, that have such names, but for the newest n with it, and returns the names of
+// those that it removed. A name of a later time than made's is of a clock that was ahead, and counts as older.
+func Keep(made string, n int) (removed []string, err error) {
+	folder, name := filepath.Split(made)
 	files, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, err
@@ -252,7 +254,9 @@ func Keep(folder string, n int) (removed []string, err error) {
 		_, err := time.Parse(nameLayout, f.Name())
 		return err != nil || !f.Type().IsRegular()
 	})
-	for _, f := range files[:max(len(files)-n, 0)] { // in the order of their names
+	at := 1 + slices.IndexFunc(files, func(f os.DirEntry) bool { return f.Name() == name })
+	files = slices.Concat(files[at:], files[:at])
+	for _, f := range files[:max(len(files)-n, 0)] {
 		if err := os.Remove(filepath.Join(folder, f.Name())); err != nil {
 			return removed, err
 		}

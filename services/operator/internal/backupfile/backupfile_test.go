@@ -158,14 +158,18 @@ func TestKeep(t *testing.T) {
 	folder := Name(at.AddDate(-1, 0, 0))
 	must(t, os.Mkdir(filepath.Join(dir, folder), 0o700))
 	for _, c := range []struct {
+		made string
 		n    int
 		want []string
-	}{{9, nil}, {2, ours[:2]}, {2, nil}, {1, ours[2:3]}} {
-		if removed, err := Keep(dir, c.n); err != nil || !slices.Equal(removed, c.want) {
-			t.Errorf("keep %d: %v, %v", c.n, removed, err)
+	}{
+		{ours[3], 9, nil}, {ours[3], 4, nil}, {ours[3], 3, ours[:1]}, {ours[3], 3, nil},
+		{ours[1], 2, ours[2:3]}, {ours[1], 1, ours[3:]}, // the clock was set back meanwhile
+	} {
+		if removed, err := Keep(filepath.Join(dir, c.made), c.n); err != nil || !slices.Equal(removed, c.want) {
+			t.Errorf("keep %d with %s: %v, %v", c.n, c.made, removed, err)
 		}
 	}
-	for _, name := range append(others, folder, ours[3]) {
+	for _, name := range append(others, folder, ours[1]) {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}

@@ -123,7 +123,7 @@ func (a *app) backup(ctx context.Context, path string, to []string, keep int) er
 	}
 	var removed []string
 	if keep > 0 {
-		if removed, err = backupfile.Keep(filepath.Dir(path), keep); err != nil {
+		if removed, err = backupfile.Keep(path, keep); err != nil {
 			return cli.Failed("The new backup is whole.", "older backups were not removed: %s", reason(err))
 		}
 	}
