@@ -190,7 +190,14 @@ func (s *Supervisor) keep(ctx context.Context, p *process) {
 			s.report("%s could not be started again: %v", p.child.Role, err)
 			continue
 		}
-		if err := s.awaitHealth(ctx, p); err == nil {
+		err := s.awaitHealth(ctx, p)
+		for told := false; err != nil && !errors.As(err, new(*DiedError)) && ctx.Err() == nil; err = s.awaitHealth(ctx, p) {
+			if !told { // that it hangs; it may come to itself
+				s.report("%v", err)
+				told = true
+			}
+		}
+		if err == nil {
 			s.report("%s is running again", p.child.Role)
 		}
 	}
@@ -252,9 +259,7 @@ type process struct {
 }
 
 func (p *process) start() error {
-	if err := boundLog(p.child.Log, maxLog); err != nil {
-		return err
-	}
+	_ = boundLog(p.child.Log, maxLog) // boundLogs says why not: a full disk is no reason not to start
 	logFile, err := os.OpenFile(p.child.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("log file of %s: %w", p.child.Role, err)

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -44,6 +45,11 @@ func child(behaviour, role, address, journal string) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	go func() {
+		if lives, err := os.ReadFile(journal); behaviour == "hangs" && err == nil && strings.Count(string(lives), role+" start") > 1 {
+			for _, err := os.Stat(journal + ".go"); err != nil; _, err = os.Stat(journal + ".go") {
+				time.Sleep(time.Millisecond) // another process makes the file
+			}
+		}
 		_ = http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/die" {
 				fmt.Fprintln(os.Stderr, "told to die")
@@ -98,6 +104,18 @@ func (s *scene) reported() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.reports, "\n")
+}
+
+// await waits for a report.
+func (s *scene) await(t *testing.T, want string) {
+	t.Helper()
+	for late := time.After(30 * time.Second); !strings.Contains(s.reported(), want); {
+		select {
+		case <-s.news:
+		case <-late:
+			t.Fatalf("no report of %q: %s", want, s.reported())
+		}
+	}
 }
 
 func (s *scene) events(t *testing.T) string {
@@ -161,13 +179,7 @@ func TestRunInOrderAndRestart(t *testing.T) {
 	if response, err := http.Get("http://" + children[1].Health + "/die"); err == nil {
 		_ = response.Body.Close()
 	}
-	for late := time.After(30 * time.Second); !strings.Contains(s.reported(), "vault is running again"); {
-		select {
-		case <-s.news:
-		case <-late:
-			t.Fatalf("not restarted; reports: %s", s.reported())
-		}
-	}
+	s.await(t, "vault is running again")
 	for _, want := range []string{"vault stopped by itself (exit status 7)", "told to die"} {
 		if !strings.Contains(s.reported(), want) {
 			t.Errorf("reports lack %q: %s", want, s.reported())
@@ -179,6 +191,49 @@ func TestRunInOrderAndRestart(t *testing.T) {
 	}
 	if got, want := s.events(t), "audit start, vault start, gateway start, vault start, gateway stop, vault stop, audit stop"; got != want {
 		t.Errorf("events %q\nwant   %q", got, want)
+	}
+}
+
+// TestHangsAndLargeLog: a process that does not come to itself after a restart is told of, once, and so is that it did; a log that cannot be put
+// aside, as on a full disk, keeps none from starting.
+func TestHangsAndLargeLog(t *testing.T) {
+	s := newScene(t)
+	child := s.child(t, "vault", "hangs")
+	testfile.Write(t, child.Log, "")
+	if err := errors.Join(os.Truncate(child.Log, maxLog), os.Mkdir(child.Log+".1", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	supervisor, err := New(Config{Children: []Child{child}, Report: s.report, Backoff: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	up, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- supervisor.Run(ctx, func() {
+			supervisor.cfg.StartTimeout = time.Millisecond // from now on
+			close(up)
+		})
+	}()
+	select {
+	case <-up:
+	case err := <-ended:
+		t.Fatalf("ended early: %v", err)
+	}
+	// The connection breaks as the child dies: there is no answer to read.
+	if response, err := http.Get("http://" + child.Health + "/die"); err == nil {
+		_ = response.Body.Close()
+	}
+	s.await(t, "vault was not ready within 1ms")
+	testfile.Write(t, s.journal+".go", "")
+	s.await(t, "vault is running again")
+	if n := strings.Count(s.reported(), "was not ready"); n != 1 {
+		t.Errorf("told %d times: %s", n, s.reported())
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run = %v", err)
 	}
 }
 
