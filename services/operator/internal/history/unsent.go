@@ -47,7 +47,8 @@ func (l *Log) unsent() ([]*auditv1.Record, error) {
 		}
 		waiting = append(waiting, records...)
 	}
-	if err := l.keepUnsent(waiting); err != nil {
+	// However many they are: who refused them here would never send them.
+	if err := writeUnsent(path, waiting); err != nil {
 		return nil, err
 	}
 	for _, file := range left {

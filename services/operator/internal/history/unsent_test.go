@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,5 +46,23 @@ func TestLeave(t *testing.T) {
 	}
 	if files, err := fs.Glob(os.DirFS(dir), unsentFile+"*"); err != nil || len(files) != 0 {
 		t.Errorf("left over: %v, %v", files, err)
+	}
+}
+
+// TestManyWait: however much other commands left meanwhile, it goes to the log once audit is there.
+func TestManyWait(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	own := l.open(dir)
+	l.must(own.keepUnsent(slices.Repeat([]*auditv1.Record{newRecord(testNow, auditv1.Kind_KIND_CONFIG_CHANGED, "r-1", &auditv1.Body{})}, maxUnsent)))
+	l.must(Leave(dir, testNow, auditv1.Kind_KIND_CONFIG_CHANGED, "r-2", &auditv1.Body{}))
+	l.down = true
+	if err := own.Flush(t.Context()); err == nil {
+		t.Error("more waits than may, and nobody says so")
+	}
+	l.down = false
+	l.must(own.Flush(t.Context()))
+	l.must(own.Close())
+	if recorded := l.own(); len(recorded) != maxUnsent+1 || recorded[maxUnsent].GetRecord().GetRequestId() != "r-2" {
+		t.Errorf("%d are recorded", len(recorded))
 	}
 }
