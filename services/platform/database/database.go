@@ -158,6 +158,26 @@ func Copy(ctx context.Context, from, to string) error {
 	return damaged(errors.Join(err, db.Close()))
 }
 
+// EmptyLog has the write-ahead log of a database that Open opened begin anew, unless somebody reads what it holds, as a backup does for minutes:
+// the connection is the writer's, and waits for no reader.
+func EmptyLog(ctx context.Context, db *sql.DB) (emptied bool, err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	var patience, busy, frames, moved int
+	if err := conn.QueryRowContext(ctx, `PRAGMA busy_timeout`).Scan(&patience); err != nil {
+		return false, err
+	}
+	if _, err := conn.ExecContext(ctx, `PRAGMA busy_timeout = 0`); err != nil {
+		return false, err
+	}
+	err = conn.QueryRowContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &frames, &moved)
+	_, again := conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", patience))
+	return busy == 0, errors.Join(err, again)
+}
+
 // Number reads one number from a database that no process has open.
 func Number(ctx context.Context, path, query string) (n int64, err error) {
 	db, err := sql.Open("sqlite", dsn(path, url.Values{"mode": {"rw"}}))

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"durward.internal/services/platform/database"
 )
@@ -28,6 +29,46 @@ func open(t *testing.T, cfg database.Config) *sql.DB {
 	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
+}
+
+// TestEmptyLog: whoever empties the write-ahead log does not wait for its readers, with the one connection that writes.
+func TestEmptyLog(t *testing.T) {
+	cfg := database.Config{Path: filepath.Join(t.TempDir(), "x.db"), Migrations: migrations(1), Service: "x"}
+	db := open(t, cfg)
+	reader, err := database.OpenReader(t.Context(), cfg)
+	must(t, err)
+	defer reader.Close()
+	reads, err := reader.BeginTx(t.Context(), nil)
+	must(t, err)
+	defer func() { _ = reads.Rollback() }() // it is over by then, unless the test failed
+	var n int
+	must(t, reads.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM parent").Scan(&n))
+	for _, statement := range []string{"INSERT INTO parent VALUES (1)", "PRAGMA busy_timeout = 86400000"} { // a day
+		_, err := db.ExecContext(t.Context(), statement)
+		must(t, err)
+	}
+	tried := make(chan error, 1)
+	go func() {
+		emptied, err := database.EmptyLog(t.Context(), db)
+		if emptied {
+			err = errors.New("it is emptied")
+		}
+		tried <- err
+	}()
+	select {
+	case err := <-tried:
+		must(t, err)
+	case <-time.After(time.Minute): // nothing ends the wait of SQLite itself
+		t.Fatal("it waits for who reads")
+	}
+	if err := db.QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&n); err != nil || n != 86400000 {
+		t.Errorf("afterwards it waits for %d ms, %v", n, err)
+	}
+	must(t, reads.Rollback())
+	emptied, err := database.EmptyLog(t.Context(), db)
+	if info, unread := os.Stat(cfg.Path + "-wal"); !emptied || err != nil || unread != nil || info.Size() > 0 {
+		t.Errorf("nobody reads: %t, %v, %v, %v", emptied, err, info, unread)
+	}
 }
 
 func TestOpen(t *testing.T) {

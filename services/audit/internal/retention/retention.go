@@ -31,8 +31,10 @@ import (
 const (
 	// piece bounds what is removed at once, and looked bounds what is looked through at once.
 	piece, looked = 200, 5000
-	// rest is how much longer than a piece it waits after one: writers have the log for most of the time.
-	rest = 4
+	// rest is how much longer than a piece it waits after one, and least the least of that: writers have the log for most of the time, and what a
+	// reader keeps is not tried again at once.
+	rest  = 4
+	least = 5 * time.Millisecond
 	// again is how often what is left to do is looked for.
 	again = time.Minute
 	// decisions bounds one read of what was decided.
@@ -320,7 +322,7 @@ func (k *Keeper) work(ctx context.Context) error {
 		if more, err = k.cfg.Store.Wipe(ctx); err != nil {
 			return err
 		}
-		if !clock.Sleep(ctx, rest*time.Since(began)) {
+		if !clock.Sleep(ctx, max(rest*time.Since(began), least)) {
 			return ctx.Err()
 		}
 	}

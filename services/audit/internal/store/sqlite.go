@@ -296,14 +296,14 @@ func (s *sqlite) Wipe(ctx context.Context) (more bool, err error) {
 	case 3:
 		_, err = s.db.ExecContext(ctx, `REINDEX bodies_principal`)
 	default:
-		var busy, frames, moved int
-		if err := s.db.QueryRowContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &frames, &moved); err != nil {
+		emptied, err := database.EmptyLog(ctx, s.db)
+		if err != nil {
 			return false, fmt.Errorf("empty the write-ahead log: %w", err)
 		}
-		if busy == 0 {
+		if emptied {
 			s.wiping = 0
 		}
-		return busy != 0, nil
+		return !emptied, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("overwrite what was removed: %w", err)
