@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"filippo.io/age"
 )
@@ -66,6 +67,8 @@ type Given struct {
 	Statement, Signature []byte
 	// Judge: the part is unpacked and verified as if it were restored, and changes nothing.
 	Judge bool
+	// At is when the restore began: unpacking may take longer than a statement lasts.
+	At time.Time
 }
 
 // Words of the lines before a part.

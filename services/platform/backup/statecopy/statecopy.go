@@ -179,6 +179,7 @@ func (p Part) Restore(ctx context.Context, in *bufio.Reader, given backup.Given,
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	given.At = now
 	stage := filepath.Join(p.StateDir, stageFolder)
 	if err := errors.Join(os.RemoveAll(stage), os.Mkdir(stage, 0o700)); err != nil {
 		return fmt.Errorf("nothing was changed: %w", plain(err))
