@@ -279,6 +279,9 @@ func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) 
 				return err
 			}
 			defer func() { err = errors.Join(err, unlock()) }()
+			if err := restored.Waits(side.StateDir); err != nil {
+				return fmt.Errorf("the log in %s: %w", side.place(), err)
+			}
 		}
 		switch {
 		case i > 0 || !s.damaged:

@@ -99,6 +99,12 @@ func TestCopyLog(t *testing.T) {
 	shipped, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "config", "audit.yaml"))
 	must(t, err)
 	overwrite(t, s.copyTo, strings.Replace(string(shipped), "/var/lib/durward/audit", before+"-new", 1))
+	waits := filepath.Join(s.StateDir, "restored")
+	overwrite(t, waits, "{}")
+	if err := copyLog(t.Context(), s, platformtest.Logger()); err == nil || !strings.Contains(err.Error(), "a backup of it was put back") {
+		t.Errorf("a log that was put back goes on without a record of that: %v", err)
+	}
+	must(t, os.Remove(waits))
 	must(t, copyLog(t.Context(), s, platformtest.Logger()))
 	if err := run(t.Context(), s, platformtest.Logger()); err == nil || !strings.Contains(err.Error(), "was moved") {
 		t.Errorf("a log that was moved goes on: %v", err)

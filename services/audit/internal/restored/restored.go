@@ -118,6 +118,14 @@ func covers(st *statement.Statement, c logproof.Checkpoint) error {
 	return nil
 }
 
+// Waits returns an error while a log that was put back did not go on yet: who opens it elsewhere would go on without an operator's statement.
+func Waits(stateDir string) error {
+	if _, err := os.Lstat(filepath.Join(stateDir, file)); err == nil {
+		return errors.New("a backup of it was put back, and audit has not recorded that yet: start audit once, and stop it")
+	}
+	return nil
+}
+
 // Accept records what the log was put back by, where it was and that is not recorded yet. Nothing else is recorded before.
 func Accept(ctx context.Context, stateDir string, history *log.Log, roots Roots, entry func(context.Context, uint64) (*auditv1.Entry, error),
 	record func(context.Context, *auditv1.Record) error) error {
