@@ -98,6 +98,11 @@ func New(cfg Config) (*Forwarder, error) {
 	return f, nil
 }
 
+// again is what a human does about another log than the one that is at the destination.
+func (f *Forwarder) again() string {
+	return ". Once you know why: stop auditrelay, remove " + f.path() + ", and start it, and all of this log goes there"
+}
+
 func (f *Forwarder) path() string { return filepath.Join(f.cfg.Dir, "forwarded-"+f.cfg.Name) }
 
 // Run forwards until ctx ends.
@@ -133,11 +138,11 @@ func (f *Forwarder) Step(ctx context.Context) (more bool, err error) {
 	})
 	switch {
 	case fault.Is(err, callv1.Code_CODE_CONFLICT):
-		return false, fmt.Errorf("THE LOG WAS PUT BACK: it has fewer records than the %d that are at the destination", f.at.Next)
+		return false, fmt.Errorf("THE LOG WAS PUT BACK: it has fewer records than the %d that are at the destination%s", f.at.Next, f.again())
 	case err != nil:
 		return false, fmt.Errorf("audit: %w", err)
 	case f.at.Next > 0 && !bytes.Equal(answer.GetBefore(), f.at.Leaf):
-		return false, fmt.Errorf("THE LOG WAS REWRITTEN: its record %d is another one than the one at the destination", f.at.Next-1)
+		return false, fmt.Errorf("THE LOG WAS REWRITTEN: its record %d is another one than the one at the destination%s", f.at.Next-1, f.again())
 	}
 	records := answer.GetRecords()
 	for i, r := range records {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -64,6 +65,9 @@ func (f *Forwarding) Behind(size uint64, now time.Time) (records uint64, waits t
 	}
 	for _, s := range all {
 		r, w := logproof.Behind(s, size, now)
+		if s.GetNextIndex() > size { // the log was put back before this process began, and nothing of it goes there
+			r, w = size, now.Sub(f.since)
+		}
 		records, waits = max(records, r), max(waits, w)
 	}
 	return records, waits
@@ -130,7 +134,7 @@ func (s forwardService) ReadRecords(ctx context.Context, req *auditv1.ReadRecord
 	status := &auditv1.ForwardStatus{Destination: req.GetDestination(), NextIndex: from, HeardAt: timestamppb.Now(), Problem: req.GetProblem()}
 	out := &auditv1.ReadRecordsResponse{Size: size}
 	if from > size {
-		status.Problem = "the log is shorter than what is at the destination"
+		status.Problem = cmp.Or(status.GetProblem(), "the log is shorter than what is at the destination")
 	} else {
 		// The one before, too: the relay sees by it that the log is the one whose records it sent.
 		begin, limit := from-min(from, 1), uint64(page)

@@ -128,8 +128,11 @@ func TestForwardingIsTold(t *testing.T) {
 	if siem.GetNextIndex() != 4 || siem.GetWaitsSince() == nil || siem.GetProblem() != "the collector refuses" || other.GetWaitsSince() != nil || ahead.GetProblem() == "" {
 		t.Errorf("%v", status.GetForwarding())
 	}
-	if records, waits := h.forwarding.Behind(9, now.Add(time.Hour)); records != 5 || waits < 59*time.Minute {
+	if records, waits := h.forwarding.Behind(99, now.Add(time.Hour)); records != 95 || waits < 59*time.Minute {
 		t.Errorf("%d records behind, for %s", records, waits)
+	}
+	if records, waits := h.forwarding.Behind(9, now.Add(time.Hour)); records != 9 || waits < time.Hour {
+		t.Errorf("the log was put back: %d records, %s", records, waits)
 	}
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 		_, err = relay.ReadRecords(t.Context(), &auditv1.ReadRecordsRequest{Destination: name})
