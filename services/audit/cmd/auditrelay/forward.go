@@ -38,7 +38,8 @@ type forwarding struct {
 	Syslog string `yaml:"syslog"`
 	// OTLP is the HOST:PORT of a collector that takes OTLP logs over gRPC, with TLS; at a loopback address in clear, without Authorities.
 	OTLP string `yaml:"otlp"`
-	// Authorities is a PEM file with the authorities of its certificate. Optional; the system's.
+	// Authorities is a PEM file with the authorities of its certificate. Optional; the system's. This file and the next two are read again for
+	// each connection.
 	Authorities string `yaml:"authorities"`
 	// ServerName is the name in its certificate. Optional; HOST.
 	ServerName string `yaml:"server_name"`
@@ -180,18 +181,17 @@ func (s *settings) forwarders(audit auditv1.ForwardServiceClient, logger *slog.L
 	origin := logproof.Origin(s.Audit.Identity)
 	var all []*forward.Forwarder
 	for _, d := range s.Forward {
-		secure, err := d.tls()
-		if err != nil {
+		if _, err := d.tls(); err != nil {
 			return nil, closeAll, fmt.Errorf("destination %s: %w", d.Name, err)
 		}
 		var to forward.Destination
 		if d.Syslog != "" {
 			to = forward.NewSyslog(forward.SyslogConfig{
-				Dial: out.DialContext, Address: d.Syslog, TLS: secure, Origin: origin, Host: host,
+				Dial: out.DialContext, Address: d.Syslog, TLS: d.tls, Origin: origin, Host: host,
 				MaxMessage: max(d.MaxMessage, forward.LeastMessage), CloseUnsaid: d.CloseUnsaid,
 			})
 		} else {
-			conn, err := collector(d.OTLP, secure, out)
+			conn, err := collector(d.OTLP, d.tls, out)
 			if err != nil {
 				return nil, closeAll, fmt.Errorf("destination %s: %w", d.Name, err)
 			}
@@ -223,15 +223,19 @@ func (r reached) Invoke(ctx context.Context, method string, args, reply any, opt
 	return err
 }
 
-// handshakes keeps why one failed.
+// handshakes makes each with what the files say then, and keeps why one failed.
 type handshakes struct {
 	credentials.TransportCredentials
+	secure func() (*tls.Config, error)
 	failed *atomic.Pointer[error]
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)
+func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (conn net.Conn, info credentials.AuthInfo, err error) {
+	speaks, err := speaking(h.secure)
+	if err == nil {
+		conn, info, err = speaks.ClientHandshake(ctx, authority, raw)
+	}
 	h.failed.Store(nil)
 	if err != nil {
 		h.failed.Store(&err)
@@ -241,17 +245,29 @@ func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw n
 
 // Clone implements credentials.TransportCredentials.
 func (h handshakes) Clone() credentials.TransportCredentials {
-	return handshakes{h.TransportCredentials.Clone(), h.failed}
+	return handshakes{h.TransportCredentials.Clone(), h.secure, h.failed}
+}
+
+// speaking is how a connection is spoken on.
+func speaking(secure func() (*tls.Config, error)) (credentials.TransportCredentials, error) {
+	switch cfg, err := secure(); {
+	case err != nil:
+		return nil, err
+	case cfg == nil:
+		return insecure.NewCredentials(), nil
+	default:
+		return credentials.NewTLS(cfg), nil
+	}
 }
 
 // collector returns a connection that the judged dialer makes.
-func collector(address string, secure *tls.Config, out *dialer.Dialer) (reached, error) {
-	speaks := insecure.NewCredentials()
-	if secure != nil {
-		speaks = credentials.NewTLS(secure)
+func collector(address string, secure func() (*tls.Config, error), out *dialer.Dialer) (reached, error) {
+	speaks, err := speaking(secure)
+	if err != nil {
+		return reached{}, err
 	}
 	failed := &atomic.Pointer[error]{}
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(handshakes{speaks, failed}), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(handshakes{speaks, secure, failed}), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			conn, err := out.DialContext(ctx, "tcp", address)
 			if err != nil {

@@ -55,15 +55,11 @@ func TestCollectorOverTLS(t *testing.T) {
 		if err := d.validate(); err != nil {
 			t.Fatal(err)
 		}
-		secure, err := d.tls()
-		if err != nil {
-			t.Fatal(err)
-		}
 		out, err := (&settings{Forward: []forwarding{d}}).dialer(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn, err := collector(d.OTLP, secure, out)
+		conn, err := collector(d.OTLP, d.tls, out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,5 +91,26 @@ func TestCollectorOverTLS(t *testing.T) {
 	serve(address)
 	if err := send(good); err != nil {
 		t.Errorf("one that came back: %v", err)
+	}
+}
+
+// TestAuthoritiesAreReadAgain: a file that is put right, or renewed, counts for the next connection, without a restart of the relay.
+func TestAuthoritiesAreReadAgain(t *testing.T) {
+	receiver, stranger := syslogtest.New(t), syslogtest.New(t)
+	authorities := filepath.Join(t.TempDir(), "ca.pem")
+	testfile.Write(t, authorities, string(testfile.Read(t, stranger.CA)))
+	d := forwarding{Name: "siem", Syslog: receiver.Address, Authorities: authorities}
+	if err := d.validate(); err != nil {
+		t.Fatal(err)
+	}
+	to := forward.NewSyslog(forward.SyslogConfig{
+		Dial: (&net.Dialer{}).DialContext, Address: d.Syslog, TLS: d.tls, Origin: "durward.local/audit/main", Host: "h", MaxMessage: forward.LeastMessage,
+	})
+	if err := to.Send(t.Context(), []*auditv1.ForwardedRecord{{}}); err == nil || !strings.Contains(err.Error(), "signed by unknown authority") {
+		t.Errorf("by a stranger's authority: %v", err)
+	}
+	testfile.Write(t, authorities, string(testfile.Read(t, receiver.CA)))
+	if err := to.Send(t.Context(), []*auditv1.ForwardedRecord{{}}); err != nil {
+		t.Errorf("once the file is right: %v", err)
 	}
 }

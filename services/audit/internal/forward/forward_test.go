@@ -213,9 +213,13 @@ func (a *audit) whole(t *testing.T, receiver *syslogtest.Receiver) []uint64 {
 	return got
 }
 
+func always(secure *tls.Config) func() (*tls.Config, error) {
+	return func() (*tls.Config, error) { return secure, nil }
+}
+
 func syslog(receiver *syslogtest.Receiver) *Syslog {
 	return NewSyslog(SyslogConfig{
-		Dial: (&net.Dialer{}).DialContext, Address: receiver.Address, TLS: receiver.TLS(), Origin: origin, Host: "host.example", MaxMessage: LeastMessage,
+		Dial: (&net.Dialer{}).DialContext, Address: receiver.Address, TLS: always(receiver.TLS()), Origin: origin, Host: "host.example", MaxMessage: LeastMessage,
 	})
 }
 
@@ -227,7 +231,11 @@ func (h hasty) Send(ctx context.Context, records []*auditv1.ForwardedRecord) err
 	if err != nil {
 		return err
 	}
-	conn := tls.Client(raw, h.cfg.TLS)
+	secure, err := h.cfg.TLS()
+	if err != nil {
+		return err
+	}
+	conn := tls.Client(raw, secure)
 	for _, r := range records {
 		m := h.message(r)
 		if _, err := fmt.Fprintf(conn, "%d %s", len(m), m); err != nil {
@@ -304,7 +312,7 @@ func TestCloseUnsaid(t *testing.T) {
 	}
 	// The wrong certificate gets not a byte.
 	other := syslogtest.New(t)
-	to.cfg.TLS = other.TLS()
+	to.cfg.TLS = always(other.TLS())
 	if err := to.Send(t.Context(), a.records); err == nil {
 		t.Error("another authority's receiver was spoken to")
 	}

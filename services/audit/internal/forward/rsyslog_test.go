@@ -129,7 +129,7 @@ func TestRsyslogLosesNothing(t *testing.T) {
 	r := newRsyslog(t)
 	a, dir, want := &audit{}, t.TempDir(), 0
 	to := NewSyslog(SyslogConfig{
-		Dial: (&net.Dialer{}).DialContext, Address: r.at, TLS: &tls.Config{RootCAs: r.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12},
+		Dial: (&net.Dialer{}).DialContext, Address: r.at, TLS: always(&tls.Config{RootCAs: r.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}),
 		Origin: origin, Host: "host.example", MaxMessage: LeastMessage,
 	})
 	interrupted := 0
@@ -184,7 +184,7 @@ func TestRsyslogTakesHostileText(t *testing.T) {
 	for _, most := range []int{LeastMessage, 9000} {
 		r := newRsyslog(t)
 		to := NewSyslog(SyslogConfig{
-			Dial: (&net.Dialer{}).DialContext, Address: r.at, TLS: &tls.Config{RootCAs: r.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12},
+			Dial: (&net.Dialer{}).DialContext, Address: r.at, TLS: always(&tls.Config{RootCAs: r.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}),
 			Origin: origin, Host: "host.example", MaxMessage: most,
 		})
 		must(t, to.Send(t.Context(), records))

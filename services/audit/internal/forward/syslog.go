@@ -39,7 +39,8 @@ type SyslogConfig struct {
 	// Dial connects to HOST:PORT.
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	Address string
-	TLS     *tls.Config
+	// TLS returns what the next connection is made with.
+	TLS func() (*tls.Config, error)
 	// Origin is the log's name, Host the one that messages name as theirs.
 	Origin, Host string
 	// MaxMessage bounds a message, in bytes.
@@ -77,6 +78,10 @@ func (u unsaid) Read(p []byte) (int, error) {
 
 // Send implements Destination.
 func (s *Syslog) Send(ctx context.Context, records []*auditv1.ForwardedRecord) error {
+	secure, err := s.cfg.TLS()
+	if err != nil {
+		return err
+	}
 	raw, err := s.cfg.Dial(ctx, "tcp", s.cfg.Address)
 	if err != nil {
 		return err
@@ -88,7 +93,7 @@ func (s *Syslog) Send(ctx context.Context, records []*auditv1.ForwardedRecord) e
 	if !s.cfg.CloseUnsaid {
 		raw = unsaid{raw}
 	}
-	conn := tls.Client(raw, s.cfg.TLS)
+	conn := tls.Client(raw, secure)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return fmt.Errorf("TLS with the receiver: %w", err)
 	}
