@@ -155,12 +155,18 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	forwarding := server.NewForwarding(s.Forward)
+	behind := func() (records uint64, waits time.Duration) {
+		if history.Follows() {
+			return 0, 0 // the relay asks the process that leads
+		}
+		return forwarding.Behind(history.Size(), time.Now())
+	}
 	tel.Gauge("durward_audit_forward_lag_records", "Records that are not yet at the destination, of those that the relay forwards to, which has the fewest.", func() float64 {
-		records, _ := forwarding.Behind(history.Size(), time.Now())
+		records, _ := behind()
 		return float64(records)
 	})
 	tel.Gauge("durward_audit_forward_lag_seconds", "For how long the first of those records waits; 0: there is none.", func() float64 {
-		_, waits := forwarding.Behind(history.Size(), time.Now())
+		_, waits := behind()
 		return waits.Seconds()
 	})
 	services, err := server.New(server.Config{
