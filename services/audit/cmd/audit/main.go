@@ -169,6 +169,12 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		_, waits := behind()
 		return waits.Seconds()
 	})
+	tel.Gauge("durward_audit_cosigned_age_seconds", "How long ago a quorum of witnesses cosigned the log last, or this process began and has nothing of theirs; 0: there are no witnesses.", func() float64 {
+		if history.Follows() {
+			return 0 // the relay brings what they say to the process that leads
+		}
+		return seen.Silent(time.Now()).Seconds()
+	})
 	services, err := server.New(server.Config{
 		Log: history, Store: db, Version: version, Identity: self.ID(), Deep: deep, Cosigned: seen, Forwarding: forwarding,
 		Logger: logger, Allowed: func() *trust.AllowedSigners { return roots.Current().AllowedSigners },

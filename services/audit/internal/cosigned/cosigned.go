@@ -30,8 +30,8 @@ const File = "cosigned"
 var (
 	// ErrInvalid means that what was brought does not stand.
 	ErrInvalid = errors.New("a cosignature does not stand")
-	// ErrOlder means that a newer checkpoint has a quorum.
-	ErrOlder = errors.New("a newer checkpoint has a quorum of cosignatures")
+	// ErrLess means that what is kept says more.
+	ErrLess = errors.New("what is kept says more: a quorum cosigned it, or it is newer")
 )
 
 // Config is what a Keeper needs; all of it is required.
@@ -51,11 +51,13 @@ type Keeper struct {
 	raw []byte
 	// quorum: the kept checkpoint had one when it came.
 	quorum bool
+	// opened is when this keeper was.
+	opened time.Time
 }
 
 // Open reads what was kept. What does not stand any more, or is not of this log, is left out: the relay brings it anew.
 func Open(ctx context.Context, cfg Config) (*Keeper, error) {
-	k := &Keeper{cfg: cfg}
+	k := &Keeper{cfg: cfg, opened: time.Now()}
 	raw, err := os.ReadFile(filepath.Join(cfg.Dir, File))
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
@@ -86,6 +88,22 @@ func (k *Keeper) Newest() (signed []byte, size uint64) {
 	return slices.Clone(k.raw), k.at.Size
 }
 
+// Silent is for how long no quorum of the witnesses that are trusted now has cosigned the log; since this keeper was opened, where what is kept
+// has none. 0: there are no witnesses.
+func (k *Keeper) Silent(now time.Time) time.Duration {
+	witnesses := k.cfg.Witnesses()
+	if witnesses.Quorum == 0 {
+		return 0
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	newest, err := witnesses.OpenWitnessed(k.raw, k.cfg.Keys(), now)
+	if err != nil {
+		return now.Sub(k.opened)
+	}
+	return now.Sub(newest.At)
+}
+
 // judge drops what is kept once no key that signed it is trusted any more: whoever asks for the head would refuse the whole answer. The
 // caller holds mu.
 func (k *Keeper) judge(keys []note.Verifier) {
@@ -95,7 +113,7 @@ func (k *Keeper) judge(keys []note.Verifier) {
 }
 
 // Add takes the cosignature lines of one checkpoint, all or none, and keeps them unless what is kept is better: a quorum is better than
-// none, and a newer one than an older. Errors: ErrInvalid, ErrOlder, or the disk's and the log's.
+// none, and a newer one than an older. Errors: ErrInvalid, ErrLess, or the disk's and the log's.
 func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 	keys := k.cfg.Keys()
 	c, err := logproof.OpenCheckpoint(signed, keys)
@@ -128,7 +146,7 @@ func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 	}
 	quorum := witnesses.Quorum > 0 && count >= witnesses.Quorum
 	if c.Size < k.at.Size && (k.quorum || !quorum) || c.Size > k.at.Size && k.quorum && !quorum {
-		return ErrOlder
+		return ErrLess
 	}
 	if err := durable.Replace(filepath.Join(k.cfg.Dir, File), merged); err != nil {
 		return fmt.Errorf("keep the cosigned checkpoint: %w", err)

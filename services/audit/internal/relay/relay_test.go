@@ -114,9 +114,10 @@ func (w *world) logged() string {
 
 // audit is a running audit process.
 type audit struct {
-	log   *log.Log
-	addr  string
-	close func()
+	log      *log.Log
+	cosigned *cosigned.Keeper
+	addr     string
+	close    func()
 }
 
 // audit starts audit on a state folder.
@@ -133,7 +134,7 @@ func (w *world) audit(dir string) *audit {
 	must(w.t, err)
 	services, err := server.New(server.Config{Log: history, Store: db, Version: "test", Identity: w.kit.ID(optionsv1.Role_ROLE_AUDIT, "main"), Cosigned: kept})
 	must(w.t, err)
-	a := &audit{log: history, addr: w.kit.Serve(w.t, optionsv1.Role_ROLE_AUDIT, "main", services.Register)}
+	a := &audit{log: history, cosigned: kept, addr: w.kit.Serve(w.t, optionsv1.Role_ROLE_AUDIT, "main", services.Register)}
 	var once sync.Once
 	a.close = func() { once.Do(func() { history.Close(); must(w.t, db.Close()) }) }
 	w.t.Cleanup(a.close)
@@ -222,6 +223,9 @@ func TestRound(t *testing.T) {
 	if got, err := fresh.Witnessed(time.Now()); !got.IsZero() || err != nil {
 		t.Errorf("before the first round: %v, %v", got.By, err)
 	}
+	if silent := a.cosigned.Silent(time.Now().Add(time.Hour)); silent < time.Hour {
+		t.Errorf("nothing came, for %s", silent)
+	}
 	for round := range 3 {
 		must(t, r.Round(t.Context()))
 		w.write(a, 3, "true")
@@ -253,6 +257,22 @@ func TestRound(t *testing.T) {
 	must(t, w.look(a, again))
 	if got, _ := again.Witnessed(time.Now()); got.Size != 14 || len(got.By) != 3 {
 		t.Errorf("after the relay's restart: %d records, by %v\n%s", got.Size, got.By, w.logged())
+	}
+	// Of a newer checkpoint that fewer cosign nothing is kept, and why is said.
+	for _, down := range w.witnesses[1:] {
+		down.answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	}
+	w.write(a, 1, "true")
+	if err := w.relay(a).Round(t.Context()); !fault.Is(err, callv1.Code_CODE_CONFLICT) || !strings.Contains(err.Error(), "what is kept says more") {
+		t.Errorf("one of three: %v", err)
+	}
+	if silent := a.cosigned.Silent(time.Now().Add(time.Hour)); silent < time.Hour || silent > time.Hour+time.Minute {
+		t.Errorf("a quorum cosigned a moment ago, and %s are told an hour later", silent)
+	}
+	must(t, os.Remove(filepath.Join(w.kit.TrustDir, trust.FileWitnesses)))
+	must(t, w.kit.Trust.Reload())
+	if silent := a.cosigned.Silent(time.Now().Add(time.Hour)); silent != 0 {
+		t.Errorf("there are no witnesses, and they are silent for %s", silent)
 	}
 }
 

@@ -42,8 +42,8 @@ func (s witnessService) AddCosignatures(ctx context.Context, req *auditv1.AddCos
 	case errors.Is(err, cosigned.ErrInvalid):
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a cosignature does not stand: it is of no witness in audit's trust folder, or of no checkpoint of this log",
 			fault.WithField("cosignatures"), fault.WithCause(err))
-	case errors.Is(err, cosigned.ErrOlder):
-		return nil, fault.New(callv1.Code_CODE_CONFLICT, "a newer checkpoint has a quorum of cosignatures", fault.WithField("checkpoint"))
+	case errors.Is(err, cosigned.ErrLess):
+		return nil, fault.New(callv1.Code_CODE_CONFLICT, "what is kept says more: a quorum cosigned it, or it is newer", fault.WithField("checkpoint"))
 	case err != nil:
 		return nil, unreadable(err)
 	}
