@@ -231,6 +231,9 @@ func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bund
 // left, and the last good one stays in use; Err says why.
 func (s *Source) Reload() { _ = s.issued.Reload() }
 
+// ErrRoot is why a certificate is not taken up that no authority issued whose root is trusted.
+var ErrRoot = errors.New("no root in " + trust.FileCA + " leads to it, through what follows it in its file")
+
 // accept checks that a peer with these roots would accept a certificate, and that it is for whom the first one was for.
 func (s *Source) accept(svid *x509svid.SVID, roots authorities) error {
 	id, err := Parse(svid.ID.String())
@@ -240,7 +243,7 @@ func (s *Source) accept(svid *x509svid.SVID, roots authorities) error {
 	var unknown x509.UnknownAuthorityError
 	switch _, _, err := x509svid.Verify(svid.Certificates, roots.bundle(svid.ID.TrustDomain())); {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("is not valid under the trust folder: no root in %s leads to it, through what follows it in its file", trust.FileCA)
+		return fmt.Errorf("is not valid under the trust folder: %w", ErrRoot)
 	case err != nil:
 		return fmt.Errorf("is not valid under the trust folder: %w", told(svid.Certificates, roots, err))
 	case roots.folder.Revoked(id.String()):

@@ -39,6 +39,13 @@ func delivered(root, name string, id identity.ID) (pki.Leaf, error) {
 	return leaf, installdir.Judge(filepath.Join(root, trustDir), identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, id, members...)
 }
 
+// rootless reports whether no authority issued a certificate whose root is trusted here: however long it lasts, its process does not take it
+// up, nor does anybody else.
+func rootless(root, name string, id identity.ID) bool {
+	_, err := delivered(root, name, id)
+	return errors.Is(err, identity.ErrRoot)
+}
+
 // Certificates are those of an installation, each as the process that has it judges it now.
 func Certificates(root string) ([]installdir.Certificate, error) {
 	names, err := issued(root)

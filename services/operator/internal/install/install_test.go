@@ -804,6 +804,47 @@ func TestPairThatDoesNotFit(t *testing.T) {
 	}
 }
 
+// TestAnotherAuthority: where the authority is a new one, nobody accepts what the one before issued, and it is issued anew, once.
+func TestAnotherAuthority(t *testing.T) {
+	for by, renew := range map[string]func(*image){
+		"renew": func(m *image) {
+			ca, err := pki.NewCA(identity.DefaultTrustDomain)
+			m.must(err)
+			m.must(ca.Write(m.path("etc/durward/pki")))
+			m.write("etc/durward/trust/ca.pem", string(ca.CertificatePEM()))
+			for _, want := range []bool{true, false} {
+				list, err := install.Renew(m.root, m.now, false)
+				m.must(err)
+				if i := slices.IndexFunc(list, func(r install.Renewal) bool { return r.Renewed != want }); i >= 0 {
+					t.Errorf("renew: %+v, want all: %t", list[i], want)
+				}
+			}
+		},
+		"install": func(m *image) {
+			m.apply(install.Settings{})
+			if done := m.apply(install.Settings{}); len(done) != 0 {
+				t.Errorf("another installation does %+v", done)
+			}
+		},
+	} {
+		t.Run(by, func(t *testing.T) {
+			m := newImage(t)
+			m.apply(install.Settings{})
+			for _, file := range []string{"pki/ca.key", "pki/ca.pem", "trust/ca.pem"} {
+				m.must(os.Remove(m.path("etc/durward/" + file)))
+			}
+			renew(m)
+			all, err := install.Certificates(m.root)
+			m.must(err)
+			for _, c := range all {
+				if c.Problem != "" {
+					t.Errorf("%s: %s", c.Role, c.Problem)
+				}
+			}
+		})
+	}
+}
+
 // TestRenewAfterTheClockWasAhead: a host whose clock was hours ahead when it started has certificates that nobody accepts once it is right.
 func TestRenewAfterTheClockWasAhead(t *testing.T) {
 	m := newImage(t)

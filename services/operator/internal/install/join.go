@@ -241,7 +241,7 @@ func renew(root string, ca *pki.CA, name string, now time.Time, all bool) (Renew
 		return Renewal{}, errors.New("there is none to renew: durward install --apply makes it")
 	}
 	leaf, err := pki.ReadPair(dir)
-	if err == nil && leaf.ID == id && !all && !leaf.Due(now) {
+	if err == nil && leaf.ID == id && !all && !leaf.Due(now) && !rootless(root, name, id) {
 		return Renewal{Name: name, Identity: id.String(), NotAfter: leaf.NotAfter.UTC()}, nil
 	}
 	certificate, key, err := ca.Issue(id, 0)

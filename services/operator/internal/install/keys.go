@@ -183,6 +183,8 @@ func (p *Plan) certificate(dir string, id identity.ID, o owner, mode fs.FileMode
 		s.Verb, s.Note = Change, "its certificate is for "+leaf.ID.String()
 	case leaf.Due(p.opts.Now()):
 		s.Verb, s.Note = Change, "its certificate is due"
+	case p.newRoot() || rootless(p.opts.Root, strings.TrimPrefix(dir, tlsDir+"/"), id):
+		s.Verb, s.Note = Change, "its certificate is another authority's"
 	case !p.placed(dir+"/"+pki.FileKey, keyInfo, o, mode):
 		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", keyInfo.Mode().Perm())
 	}
@@ -205,6 +207,12 @@ func (p *Plan) certificate(dir string, id identity.ID, o owner, mode fs.FileMode
 		return "", pki.WriteLeafFor(p.on(dir), certificate, key, durable.Owner{UID: uid, GID: gid, Mode: mode})
 	}
 	p.add(s)
+}
+
+// newRoot reports whether the authority's root is made before the certificates are.
+func (p *Plan) newRoot() bool {
+	_, err := os.Lstat(p.on(trustDir + "/" + trust.FileCA))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // approves reports whether an operator has a key in allowed_signers.
