@@ -138,6 +138,9 @@ func TestBackup(t *testing.T) {
 	refused("Bring that folder back", restore(file)...)
 	must(t, os.Rename(h.Path("trust.away"), h.Path("trust")))
 	refused("there is no terminal to ask at", "restore", file, "--key", key)
+	egress := write("config/egress.yaml", []byte("state_dir: "+h.Path("state", "egress")+"\n")) // which was added after the backup
+	refused("move "+egress+" away", restore(file)...)
+	must(t, os.Remove(egress))
 	after := h.Digest("state")
 	for path, digest := range digests {
 		if after[path] != digest && !strings.Contains(path, "operator") {

@@ -84,7 +84,8 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	defer func() { _ = f.Close() }() // it is read
 	for _, p := range programs {
 		if !f.Has(p.name) {
-			return cli.Failed("Nothing was changed.", "%s holds nothing of %s, which is installed here", path, p.name)
+			return cli.Failed("Nothing was changed. If it was added after that backup: move "+cli.ShellWord(p.config)+" away while you restore, and back; durward resume takes it along.",
+				"%s holds nothing of %s, which is installed here", path, p.name)
 		}
 		running, err := p.running(ctx)
 		if err != nil {
