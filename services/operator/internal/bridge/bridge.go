@@ -418,6 +418,11 @@ func (b *Bridge) failWith(ctx context.Context, id json.RawMessage, err error) {
 	if ctx.Err() != nil {
 		return // the client has left
 	}
+	if refused, is := errors.AsType[*refusedError](err); is && len(refused.Problem) > 0 {
+		b.cfg.Report(err.Error())
+		b.write(failure(id, refused.Problem))
+		return
+	}
 	text := "Durward's gateway did not answer"
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):

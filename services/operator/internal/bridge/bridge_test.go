@@ -808,6 +808,21 @@ func TestLostSessionIsOpenedAgain(t *testing.T) {
 	}
 }
 
+// TestLostSessionIsRefused: a client whose token was revoked meanwhile is told what the gateway says of it.
+func TestLostSessionIsRefused(t *testing.T) {
+	g := newGateway(t, nil)
+	c := start(t, g, nil, nil)
+	c.handshake()
+	g.mu.Lock()
+	g.session, g.late = g.session+10, 1
+	g.mu.Unlock()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gpu_status"}}`)
+	if got, want := c.receive(), `{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"sign","data":{"code":"PROOF_REQUIRED"}}}`; got != want {
+		t.Errorf("answer %s", got)
+	}
+	c.close()
+}
+
 func TestStreamedAnswer(t *testing.T) {
 	public, key := testKey(t)
 	g := newGateway(t, public)

@@ -111,11 +111,16 @@ func (b *Bridge) reopen(seen int) error {
 		return errors.New("the client has not opened a session")
 	}
 	lost, protocol := b.session, b.protocol
-	if _, err := b.handshake(ctx); err != nil {
+	answer, err := b.handshake(ctx)
+	if err != nil {
 		return err
 	}
 	if b.opened == seen {
-		return errors.New("the gateway does not open the session again")
+		refused := &refusedError{}
+		if err := json.Unmarshal(answer, refused); err != nil {
+			return fmt.Errorf("handshake: %w", err)
+		}
+		return refused
 	}
 	headers := sessionHeaders(b.session, b.protocol)
 	if err := b.restore(ctx, headers); err != nil {
@@ -127,6 +132,13 @@ func (b *Bridge) reopen(seen int) error {
 	b.cfg.Report("the session was lost and has been opened again")
 	return nil
 }
+
+// refusedError is why the gateway does not open a session again, as a client is told it: the token was revoked, say.
+type refusedError struct {
+	Problem json.RawMessage `json:"error"`
+}
+
+func (*refusedError) Error() string { return "the gateway does not open the session again" }
 
 // restore brings a session that was just opened again to where the one before it was. The caller holds mu.
 func (b *Bridge) restore(ctx context.Context, headers http.Header) error {
