@@ -83,12 +83,12 @@ func (a *app) prune(ctx context.Context, s *cli.Session, before time.Time, dry b
 		return err
 	}
 	if dry || len(found.GetKinds()) == 0 {
-		return a.Show(named(found), func() { a.PrintLines(surveyed(found, before)) })
+		return a.Show(named(found), func() { a.PrintLines(a.surveyed(found, before)) })
 	}
 	st := a.decision(ctx, s, statement.KindPrune)
 	st.Prune = &statement.Prune{Size: found.GetSize(), Before: statement.FormatTime(before), Kinds: found.GetKinds(), Held: found.GetHeld(),
 		Oldest: statement.FormatTime(found.GetOldest().AsTime()), Newest: statement.FormatTime(found.GetNewest().AsTime())}
-	index, err := a.decide(long, s, "Sign, and remove what they said for ever?", how, approval.Document{Statement: st, About: surveyed(found, before)})
+	index, err := a.decide(long, s, "Sign, and remove what they said for ever?", how, approval.Document{Statement: st, About: a.surveyed(found, before)})
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func named(found *auditv1.SurveyPruneResponse) *auditv1.SurveyPruneResponse {
 }
 
 // surveyed says what would go.
-func surveyed(found *auditv1.SurveyPruneResponse, before time.Time) []approval.Line {
+func (a *app) surveyed(found *auditv1.SurveyPruneResponse, before time.Time) []approval.Line {
 	day := func(at time.Time) string { return at.Local().Format("2 January 2006 15:04") }
 	var sum uint64
 	for _, n := range found.GetKinds() {
@@ -123,7 +123,7 @@ func surveyed(found *auditv1.SurveyPruneResponse, before time.Time) []approval.L
 	if sum == 0 {
 		out := []approval.Line{{Text: "Nothing goes: no record that is old enough has a body that may."}}
 		if found.GetHeld() > 0 {
-			out = append(out, approval.Line{Text: clean.Count(found.GetHeld(), "is", "are") + " held: durward audit hold list"})
+			out = append(out, approval.Line{Text: clean.Count(found.GetHeld(), "is", "are") + " held: " + a.Typed() + " audit hold list"})
 		}
 		return out
 	}

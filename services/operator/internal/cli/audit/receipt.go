@@ -135,19 +135,19 @@ func (a *app) showProved(p history.Proved, witnesses logproof.Witnesses, asked b
 		case !p.Witnessed.IsZero():
 			say("%s cosigned it at %s. Who only stole the log's key cannot have made it.", clean.Line(strings.Join(p.Witnessed.By, ", "), 500), p.Witnessed.At.Local().Format(time.DateTime))
 		case witnesses.Quorum > 0:
-			say("Fewer witnesses cosigned it than the %d that %s wants: whoever holds the log's key could have made it alone. Once witnesses have seen the record, durward audit show %d --json has their cosignatures.",
-				witnesses.Quorum, trust.FileWitnesses, p.Receipt.GetIndex())
+			say("Fewer witnesses cosigned it than the %d that %s wants: whoever holds the log's key could have made it alone. Once witnesses have seen the record, %s audit show %d --json has their cosignatures.",
+				witnesses.Quorum, trust.FileWitnesses, a.Typed(), p.Receipt.GetIndex())
 		}
 		if p.Entry != nil {
 			say("The record is proved to say:")
 			a.Out.Printf("%s\n", a.storyLine(p.Entry))
 		} else {
-			say("The receipt says that the record is there, not what it says: durward audit show %d --json has both.", p.Receipt.GetIndex())
+			say("The receipt says that the record is there, not what it says: %s audit show %d --json has both.", a.Typed(), p.Receipt.GetIndex())
 		}
 		if asked {
 			say("Audit proved that its log still holds that record.")
 		} else {
-			say("Whether the log still holds it is another question: durward audit receipt --ask")
+			say("Whether the log still holds it is another question: %s audit receipt --ask FILE", a.Typed())
 		}
 	})
 }

@@ -83,7 +83,7 @@ func (a *app) modeShowCommand() *cobra.Command {
 			}
 			if len(m.GetDrifted()) > 0 {
 				a.Out.Printf("  %s  %s\n", a.Out.Yellow("drifted: "+clean.Line(strings.Join(m.GetDrifted(), ", "), 500)),
-					a.Out.Dim("bring it back: durward switch "+clean.Line(m.GetModeId(), 64)))
+					a.Out.Dim("bring it back: "+a.Typed()+" switch "+clean.Line(m.GetModeId(), 64)))
 			}
 			a.printServices(m.GetServices())
 		}),

@@ -175,7 +175,7 @@ func (a *app) screenLines(p *picture.Picture, width int, kinds watched) []string
 		lines = append(lines, out.Red(source+": "+p.Problems[source]))
 	}
 	if n := len(p.Waiting); n > 0 {
-		lines = append(lines, out.Yellow(fmt.Sprintf("%d waiting for you: durward approvals", n)))
+		lines = append(lines, out.Yellow(fmt.Sprintf("%d waiting for you: %s approvals", n, a.Typed())))
 	}
 	lines = append(lines, "")
 	// What moves comes first: a host's GPUs and services may be more than the screen holds.

@@ -26,6 +26,7 @@ import (
 // TestScreen: the picture on a terminal holds everything, in lines without hostile characters.
 func TestScreen(t *testing.T) {
 	core, _, _ := clitest.Printing(false)
+	core.HomeDir = "h"
 	a := &app{core}
 	p := picture.New()
 	host := clitest.Host()
@@ -47,7 +48,7 @@ func TestScreen(t *testing.T) {
 	}
 	got := strings.Join(a.screenLines(p, 80, everything), "\n")
 	for _, want := range []string{
-		"mode coding (drifted)", "vault: the vault cannot be reached", "1 waiting for you", "GPU 0", "█", "switch_mode mode_id=coding  for claude",
+		"mode coding (drifted)", "vault: the vault cannot be reached", "1 waiting for you: durward --home h approvals", "GPU 0", "█", "switch_mode mode_id=coding  for claude",
 		"● 1 starting", "0.0 s of about 9.0 s", "✗ 2 loading", "the GPU's memory ran out", "coder ", "sleeping",
 	} {
 		if !strings.Contains(got, want) {

@@ -153,7 +153,7 @@ func operationChange(a *cli.App, op *vaultv1.Operation) Change {
 		switch _, waited := p.Waiting[id]; {
 		case cli.IsPending(op) && !waited:
 			p.Waiting[id] = struct{}{}
-			out = append(out, operationLine(op, "waits for you: durward approvals"))
+			out = append(out, operationLine(op, "waits for you: "+a.Typed()+" approvals"))
 		case !cli.IsPending(op) && waited:
 			delete(p.Waiting, id)
 			out = append(out, operationLine(op, contract.WordOf(op.GetState())))
