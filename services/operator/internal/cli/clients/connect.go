@@ -311,6 +311,9 @@ func (a *app) knownClient(cfg installdir.Config, o connectOptions) (bool, error)
 			return false, cli.Usage("Change its tier_ceiling in "+clean.Visible(cfg.Clients)+", or give another one: --name",
 				"the client %s is let in already, up to %s: --tier is for a new one", o.name, c.TierCeiling)
 		}
+		if o.ssh != "" && !c.Remote {
+			return false, cli.Usage("Give another one: --name", "the client %s is of this host: from another one it could call what is for programs of this host alone", o.name)
+		}
 		return true, nil
 	}
 	return false, nil

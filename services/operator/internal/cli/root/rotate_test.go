@@ -82,6 +82,7 @@ func TestConnectLowersNothing(t *testing.T) {
 		{[]string{"--tier", "READ"}, cli.ExitUsage, "the client desk is let in already, up to WRITE: --tier is for a new one\n  Change its tier_ceiling in " + clients},
 		{[]string{"--tier", "DESTRUCTIVE"}, cli.ExitUsage, "up to WRITE"},
 		{[]string{"--tier", "READ", "--ssh", "gpu1"}, cli.ExitUsage, "up to WRITE"},
+		{[]string{"--ssh", "gpu1"}, cli.ExitUsage, "the client desk is of this host"},
 		{[]string{"--tier", "WRITE"}, cli.ExitOK, ""},
 		{nil, cli.ExitOK, ""},
 	} {
