@@ -11,6 +11,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
 )
 
@@ -30,7 +31,12 @@ func (a *app) verifyFile(ctx context.Context, path string, complete bool) error 
 		return proofProblem(err)
 	}
 	report, err := proveFile(path, completing(l.Verifier(), complete))
-	if err = errors.Join(err, l.Close()); err != nil {
+	err = errors.Join(err, l.Close())
+	if errors.Is(err, logproof.ErrRollback) {
+		return cli.Failed("An export that is older than that checkpoint is shorter, and may be good. It is proved by itself with: durward audit verify --offline "+
+			cli.ShellWord(path)+" --trust "+cli.ShellWord(cfg.TrustDir), "THE LOG IS NOT WHAT IT WAS: %v", err)
+	}
+	if err != nil {
 		return proofProblem(err)
 	}
 	return a.showReport(report, checkpointPath(cfg))
