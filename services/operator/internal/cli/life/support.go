@@ -56,7 +56,7 @@ The list of files is shown before anything is written, with how many values were
 
 func (a *app) support(ctx context.Context, cfg installdir.Config, path string, yes bool) error {
 	if _, err := os.Lstat(path); err == nil {
-		return cli.Usage("", "%s is there already", path)
+		return cli.Usage("Name a file that is not there yet.", "%s is there already", path)
 	}
 	cleaner, err := support.NewCleaner(a.names(cfg))
 	if err != nil {
