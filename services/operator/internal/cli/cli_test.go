@@ -99,13 +99,13 @@ func TestHintsNameTheInstallation(t *testing.T) {
 // Where an internal error's cause is told depends on what runs the processes: durward up for a home, or systemd.
 func TestAnInternalErrorNamesTheLogs(t *testing.T) {
 	home := installdir.Home{Dir: t.TempDir()}
-	for _, c := range [][3]string{
-		{"journalctl -u 'durward-*'", "journalctl -u durward-vault -n 50", "sudo systemctl start durward.target"},
-		{filepath.Join(home.Dir, "logs"), home.Log("vault"), "durward up"},
+	for _, c := range [][4]string{
+		{"journalctl -u 'durward-*'", "journalctl -u durward-vault -n 50", "sudo systemctl start durward.target", "Add it: sudo durward install --apply --egress"},
+		{filepath.Join(home.Dir, "logs"), home.Log("vault"), "durward up", "Add it: durward down; durward up --egress"},
 	} {
 		want := c[0]
-		if log, start := ItsLog(home, "vault"), Start(home); log != c[1] || start != c[2] {
-			t.Errorf("got %q and %q, want %q", log, start, c)
+		if log, start, egress := ItsLog(home, "vault"), Start(home), AddEgress(home); log != c[1] || start != c[2] || egress != c[3] {
+			t.Errorf("got %q, %q and %q, want %q", log, start, egress, c)
 		}
 		var errs bytes.Buffer
 		a := &App{Streams: Streams{Err: &errs}, Home: home}

@@ -223,6 +223,14 @@ func StartTyped(durward string, home installdir.Home) string {
 	return "sudo systemctl start durward.target"
 }
 
+// AddEgress is how an installation gets the process that reaches other hosts.
+func AddEgress(home installdir.Home) string {
+	if home.Runs() {
+		return "Add it: durward down; " + Start(home) + " --egress"
+	}
+	return "Add it: sudo durward install --apply --egress"
+}
+
 // Restart is the command that starts one process of an installed host again.
 func Restart(role string) string {
 	if install.InContainers() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/clean"
 )
 
@@ -14,7 +15,7 @@ func servers(_ context.Context, cfg Config) []Finding {
 		return nil
 	}
 	if cfg.Operator.Egress == nil {
-		return []Finding{{Warning, "servers", "servers.yaml has servers, and there is no egress that runs them", "Add it: durward up --egress, or on an installed host: sudo durward install --apply --egress"}}
+		return []Finding{{Warning, "servers", "servers.yaml has servers, and there is no egress that runs them", cli.AddEgress(cfg.Home)}}
 	}
 	if cfg.Host.Servers == nil {
 		return nil // what is told of egress says why

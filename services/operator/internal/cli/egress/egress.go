@@ -405,7 +405,7 @@ func userOf(file, id string) string {
 
 func (a *app) test(ctx context.Context, s *cli.Session, r *egressv1.TestURLRequest) error {
 	if s.Egress == nil {
-		return cli.Failed("Add it: durward up --egress, or on an installed host: sudo durward install --apply --egress", "this installation has no egress")
+		return cli.Failed(cli.AddEgress(a.Home), "this installation has no egress")
 	}
 	answer, err := s.Egress.TestURL(ctx, r)
 	if err != nil {

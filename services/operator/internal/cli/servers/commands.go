@@ -110,7 +110,7 @@ func (a *app) listed(ctx context.Context, s servers.State, files servers.Files, 
 // byEgress has egress ask a server on another host that is in force, with the credential that the vault gives to egress alone.
 func (a *app) byEgress(ctx context.Context, p downstream.Pinned, _ string) (said *downstream.Listing, err error) {
 	err = a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		e, err := egress(s)
+		e, err := a.egress(s)
 		if err != nil {
 			return err
 		}

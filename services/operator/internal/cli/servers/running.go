@@ -30,9 +30,9 @@ type running struct {
 }
 
 // egress is the control side of the process that runs servers.
-func egress(s *cli.Session) (egressv1.ControlServiceClient, error) {
+func (a *app) egress(s *cli.Session) (egressv1.ControlServiceClient, error) {
 	if s.Egress == nil {
-		return nil, cli.Failed("Add it: durward up --egress, or on an installed host: sudo durward install --apply --egress", "there is no egress here, which runs the servers")
+		return nil, cli.Failed(cli.AddEgress(a.Home), "there is no egress here, which runs the servers")
 	}
 	return s.Egress, nil
 }
@@ -40,7 +40,7 @@ func egress(s *cli.Session) (egressv1.ControlServiceClient, error) {
 // asking makes a command's function of one that asks egress, and the command's arguments.
 func (a *app) asking(f func(context.Context, egressv1.ControlServiceClient, []string) error) func(*cobra.Command, []string) error {
 	return a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-		e, err := egress(s)
+		e, err := a.egress(s)
 		if err != nil {
 			return err
 		}
