@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,6 +71,26 @@ func ClientUser(cfg installdir.Config, id string) (string, error) {
 		names = append(names, c.ID)
 	}
 	return "", Usage(DidYouMean(config.Suggest(id, names), "See: durward client list"), "there is no client %s", clean.Visible(id))
+}
+
+// UserUnknown says that rules of a user bind nobody; "": they bind somebody, or it cannot be told.
+func UserUnknown(cfg installdir.Config, userName string) string {
+	list, err := client.Admitted(cfg.Clients)
+	if err != nil || userName == "" || slices.Contains(client.Users(list), userName) {
+		return ""
+	}
+	text := "no client has the user " + clean.Visible(userName) + " (clients.yaml): its rules bind nobody"
+	if near := config.Suggest(userName, client.Users(list)); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, ", ") + "?"
+	}
+	return text
+}
+
+// WarnOfUser says beside the difference that it would bind nobody.
+func (a *App) WarnOfUser(cfg installdir.Config, userName string) {
+	if text := UserUnknown(cfg, userName); text != "" {
+		a.Out.Remark("%s", a.Out.Yellow("Careful: "+text+"."))
+	}
 }
 
 // AskPatience bounds how long a question beside a command's own waits for the vault; the command goes on without the answer.

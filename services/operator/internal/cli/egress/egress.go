@@ -157,7 +157,7 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	if state, _ := security.Look(cfg.Security(), nil); key == "allow" && state != nil {
 		for _, domain := range domains {
 			if by, blocked := staysBlocked(state.Domains, domain, clients, agents, user); blocked {
-				first := "Take it off that list first"
+				first := cli.When(by.File != "", "Take it off that list first")
 				if path.Base(by.File) == destination.File {
 					first += ": durward egress remove " + cli.ShellWord(by.Domain) + cli.When(by.User != "", " --user "+cli.ShellWord(by.User))
 				}
@@ -191,6 +191,9 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 			}
 			return raw, nil
 		})
+	}, Before: func() error {
+		a.WarnOfUser(cfg, user)
+		return nil
 	}})
 	of := whose(clients, agents, user)
 	word := map[string]string{"allow": "agents" + of + " may reach ", "block": "no agent" + of + " reaches "}[key]

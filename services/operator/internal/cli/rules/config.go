@@ -20,7 +20,6 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/security"
 )
 
@@ -286,7 +285,7 @@ func (a *app) editSetting(ctx context.Context, c settingChange) error {
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: c.action, Yes: c.yes, Plans: func() ([]*signedchange.Plan, error) {
 		return signedchange.PrepareOne(path, name, c.edited)
 	}, Before: func() error {
-		a.warnOfUser(cfg, c.user)
+		a.WarnOfUser(cfg, c.user)
 		if c.fourEyes && c.user == "" {
 			a.warnOfFourEyes(cfg)
 		}
@@ -367,26 +366,6 @@ func (a *app) completeSettings(cmd *cobra.Command, args []string, _ string) ([]s
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// userUnknown says that rules of a user bind nobody; "": they bind somebody, or it cannot be told.
-func userUnknown(cfg installdir.Config, userName string) string {
-	list, err := client.Admitted(cfg.Clients)
-	if err != nil || userName == "" || slices.Contains(client.Users(list), userName) {
-		return ""
-	}
-	text := "no client has the user " + clean.Visible(userName) + " (clients.yaml): its rules bind nobody"
-	if near := config.Suggest(userName, client.Users(list)); len(near) > 0 {
-		text += "; did you mean " + strings.Join(near, ", ") + "?"
-	}
-	return text
-}
-
-// warnOfUser says beside the difference that it would bind nobody.
-func (a *app) warnOfUser(cfg installdir.Config, userName string) {
-	if text := userUnknown(cfg, userName); text != "" {
-		a.Out.Remark("%s", a.Out.Yellow("Careful: "+text+"."))
-	}
-}
-
 // warnOfFourEyes says for which clients nobody can approve anything once four eyes are needed: those that belong to nobody.
 func (a *app) warnOfFourEyes(cfg installdir.Config) {
 	list, err := client.Admitted(cfg.Clients)
@@ -414,7 +393,7 @@ func emptyUsers(cfg installdir.Config, files []security.File) map[string]string 
 			continue
 		}
 		name, _, _ := strings.Cut(rest, "/")
-		if text := userUnknown(cfg, name); text != "" {
+		if text := cli.UserUnknown(cfg, name); text != "" {
 			out[security.FolderUsers+"/"+name] = text
 		}
 	}
