@@ -342,6 +342,15 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 	if err := to.Check(); err != nil {
 		return nil, cli.Usage("See: durward credential grant --help", "%s", err)
 	}
+	if (toOrigins || toServers) && s.Egress == nil {
+		return nil, cli.Failed(cli.AddEgress(a.Home), "there is no egress here, which sends requests and runs servers")
+	}
+	for _, agent := range g.agents {
+		client, _, _ := strings.Cut(agent, "/")
+		if _, err := cli.ClientUser(s.Config, client); err != nil {
+			return nil, err
+		}
+	}
 	return to, nil
 }
 
