@@ -39,18 +39,23 @@ func (h *Host) Disclosed(values ...string) map[string]string {
 			h.memory(proc, func(raw []byte) { look("memory of the "+role, raw) })
 		}
 	}
-	err := filepath.WalkDir(h.Dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
+	h.must(walk(h.Dir, look))
+	return found
+}
+
+// walk reads every file below a folder. Files that go meanwhile are passed over: those behind them are read all the same.
+func walk(dir string, look func(path string, raw []byte)) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		var raw []byte
+		if err == nil && entry.Type().IsRegular() {
+			raw, err = os.ReadFile(path)
 		}
-		raw, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		look(path, raw)
 		return err
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		h.t.Fatal(err)
-	}
-	return found
 }
 
 // memory reads all that a process may read of its own.
