@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -64,10 +63,8 @@ func TestPersonalDataLeavesByNoExit(t *testing.T) {
 	}
 	// What the log keeps of it all.
 	for _, r := range h.Records(&auditv1.SearchRecordsRequest{Limit: 1000}) {
-		raw, err := json.Marshal(r)
-		must(t, err)
-		if found := rawValues(string(raw)); len(found) > 0 {
-			t.Errorf("a record holds %q: %s", found, raw)
+		if found := rawValues(r.String()); len(found) > 0 { // not as JSON, which hides a statement's bytes in base64
+			t.Errorf("a record holds %q: %s", found, r)
 		}
 	}
 }
