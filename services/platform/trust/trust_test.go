@@ -68,10 +68,10 @@ func folder(t *testing.T) (dir string, write func(name, content string)) {
 	return dir, write
 }
 
-// shortRSA is the public key of an RSA key that is too short, 1,024 bits.
-func shortRSA(t *testing.T) string {
+// rsaKey is the public key of an RSA key of so many bits.
+func rsaKey(t *testing.T, bits int) string {
 	t.Helper()
-	n := new(big.Int).SetBit(big.NewInt(1), 1023, 1)
+	n := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)
 	key, err := ssh.NewPublicKey(&rsa.PublicKey{N: n, E: 65537})
 	must(t, err)
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
@@ -101,50 +101,69 @@ func TestWitnesses(t *testing.T) {
 }
 
 func TestReadRefuses(t *testing.T) {
-	for name, tc := range map[string]struct{ file, content string }{
-		"no authority":              {FileCA, ""},
-		"a key in the bundle":       {FileCA, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"},
-		"a leaf in the bundle":      {FileCA, string(certificate(t, false))},
-		"no grant signer":           {FileGrantSigners, "signers: []\n"},
-		"unknown key in YAML":       {FileGrantSigners, "signers: []\nextra: 1\n"},
-		"short grant key":           {FileGrantSigners, "signers: [{kid: a, key: AAAA, not_before: 2026-01-01T00:00:00Z, not_after: 2027-01-01T00:00:00Z}]\n"},
-		"pattern as operator":       {FileAllowedSigners, "*@example.com " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"two operators on a line":   {FileAllowedSigners, "ada,bob " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"a signing authority":       {FileAllowedSigners, "ada cert-authority " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"a key that needs no touch": {FileAllowedSigners, "ada no-touch-required " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"a local time":              {FileAllowedSigners, `ada valid-before="20270101" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"an option twice":           {FileAllowedSigners, `ada namespaces="file",namespaces="durward-approval" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"a negated namespace":       {FileAllowedSigners, `ada namespaces="!durward-approval,file" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"a pattern of namespaces":   {FileAllowedSigners, `ada namespaces="durward-*" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"a value without quotes":    {FileAllowedSigners, `ada namespaces=durward-approval ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
-		"a short RSA key":           {FileAllowedSigners, "ada " + shortRSA(t) + "\n"},
-		"no key on the line":        {FileAllowedSigners, "ada ssh-ed25519 nonsense\n"},
-		"no log key":                {FileLogKeys, "# none\n"},
-		"a log key that is none":    {FileLogKeys, "durward.local/audit/main+00000000+AAAA\n"},
-		"revoked, misspelt":         {FileRevoked, "revokd: []\n"},
-		"revoked, no scheme":        {FileRevoked, "revoked:\n  - durward.local/gateway/old\n"},
-		"revoked, another scheme":   {FileRevoked, "revoked:\n  - https://durward.local/gateway/old\n"},
-		"revoked, upper case":       {FileRevoked, "revoked:\n  - spiffe://Durward.local/gateway/old\n"},
-		"revoked, no instance":      {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway\n"},
-		"revoked, slash at the end": {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old/\n"},
-		"revoked, unknown role":     {FileRevoked, "revoked:\n  - spiffe://durward.local/gatway/old\n"},
-		"revoked, role's constant":  {FileRevoked, "revoked:\n  - spiffe://durward.local/GATEWAY/old\n"},
-		"revoked, no role":          {FileRevoked, "revoked:\n  - spiffe://durward.local/unspecified/old\n"},
-		"revoked, a pattern":        {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/*\n"},
-		"revoked, a space":          {FileRevoked, "revoked:\n  - 'spiffe://durward.local/gateway/old '\n"},
-		"revoked, one bad of two":   {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old\n  - old\n"},
-		"revoked, an empty one":     {FileRevoked, "revoked: ['']\n"},
-		"revoked, twice":            {FileRevoked, "revoked: []\n---\nrevoked: [spiffe://durward.local/gateway/old]\n"},
-		"revoked, after an end":     {FileRevoked, "revoked: []\n...\nrevoked: [spiffe://durward.local/gateway/old]\n"},
-		"witnesses, none":           {FileWitnesses, "quorum: 0\nwitnesses: []\n"},
-		"witnesses, misspelt":       {FileWitnesses, "quorom: 1\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
-		"witnesses, no quorum":      {FileWitnesses, "witnesses: [" + witnessKey(t, "one") + "]\n"},
-		"witnesses, too many":       {FileWitnesses, "quorum: 2\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
-		"witnesses, one twice":      {FileWitnesses, "quorum: 2\nwitnesses: [" + witnessKey(t, "one") + ", " + witnessKey(t, "one") + "]\n"},
-		"witnesses, no key":         {FileWitnesses, "quorum: 1\nwitnesses: [one]\n"},
-		"witnesses, at once":        {FileWitnesses, "quorum: 1\nrequired_within: 1s\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
-		"witnesses, no duration":    {FileWitnesses, "quorum: 1\nrequired_within: soon\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
-		"a huge file":               {FileLogKeys, strings.Repeat("#\n", maxFile)},
+	genuine := func(file string) string {
+		dir, _ := folder(t)
+		raw, err := os.ReadFile(filepath.Join(dir, file))
+		must(t, err)
+		return string(raw)
+	}
+	signers, key := genuine(FileGrantSigners), strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t))))
+	for name, tc := range map[string]struct{ file, content, why string }{
+		"no authority":              {FileCA, "", "holds no certificate"},
+		"a key in the bundle":       {FileCA, strings.ReplaceAll(genuine(FileCA), "CERTIFICATE", "PRIVATE KEY"), `holds a "PRIVATE KEY" block`},
+		"a leaf in the bundle":      {FileCA, string(certificate(t, false)), "not an authority's"},
+		"no grant signer":           {FileGrantSigners, "signers: []\n", "names no signer"},
+		"unknown key in YAML":       {FileGrantSigners, signers + "extra: 1\n", `unknown key "extra"`},
+		"short grant key":           {FileGrantSigners, "signers: [{kid: a, key: AAAA, not_before: 2026-01-01T00:00:00Z, not_after: 2027-01-01T00:00:00Z}]\n", "not a base64 Ed25519 public key"},
+		"a grant key twice":         {FileGrantSigners, signers + strings.TrimPrefix(signers[strings.Index(signers, "signers:"):], "signers:\n"), "used twice"},
+		"a grant key without name":  {FileGrantSigners, strings.Replace(signers, `"k1"`, `""`, 1), "kid is empty"},
+		"a name alone":              {FileAllowedSigners, "ada\n", "one literal operator name"},
+		"an empty namespace":        {FileAllowedSigners, `ada namespaces="durward-approval," ` + key + "\n", "must be a literal name"},
+		"a value of half a quote":   {FileAllowedSigners, `ada valid-before="20270101Z ` + key + "\n", "readable"},
+		"a time of another length":  {FileAllowedSigners, `ada valid-before="2027Z" ` + key + "\n", "is not YYYYMMDD"},
+		"a day that there is not":   {FileAllowedSigners, `ada valid-before="20270230Z" ` + key + "\n", "is not YYYYMMDD"},
+		"pattern as operator":       {FileAllowedSigners, "*@example.com " + key + "\n", "one literal operator name"},
+		"two operators on a line":   {FileAllowedSigners, "ada,bob " + key + "\n", "one literal operator name"},
+		"a signing authority":       {FileAllowedSigners, "ada cert-authority " + key + "\n", `the option "cert-authority"`},
+		"a key that needs no touch": {FileAllowedSigners, "ada no-touch-required " + key + "\n", `the option "no-touch-required"`},
+		"a local time":              {FileAllowedSigners, `ada valid-before="20270101" ` + key + "\n", "is not YYYYMMDD"},
+		"an option twice":           {FileAllowedSigners, `ada namespaces="file",namespaces="durward-approval" ` + key + "\n", "twice"},
+		"a negated namespace":       {FileAllowedSigners, `ada namespaces="!durward-approval,file" ` + key + "\n", "must be a literal name"},
+		"a pattern of namespaces":   {FileAllowedSigners, `ada namespaces="durward-*" ` + key + "\n", "must be a literal name"},
+		"a value without quotes":    {FileAllowedSigners, `ada namespaces=durward-approval ` + key + "\n", "must stand in double quotes"},
+		"a value behind a quote":    {FileAllowedSigners, `ada namespaces="file"x ` + key + "\n", "must stand in double quotes"},
+		"a value before a quote":    {FileAllowedSigners, `ada namespaces=x"file" ` + key + "\n", "must stand in double quotes"},
+		"a quote in a value":        {FileAllowedSigners, `ada namespaces="fi\"le" ` + key + "\n", "must stand in double quotes"},
+		"a short RSA key":           {FileAllowedSigners, "ada " + rsaKey(t, minRSA-1) + "\n", "less than 2048 bits"},
+		"no key on the line":        {FileAllowedSigners, "ada ssh-ed25519 nonsense\n", "no readable public key"},
+		"no log key":                {FileLogKeys, "# none\n", "names no key"},
+		"a log key that is none":    {FileLogKeys, "durward.local/audit/main+00000000+AAAA\n", "not a verifier key"},
+		"revoked, misspelt":         {FileRevoked, "revokd: []\n", `unknown key "revokd"`},
+		"revoked, no scheme":        {FileRevoked, "revoked:\n  - durward.local/gateway/old\n", "is not an identity"},
+		"revoked, another scheme":   {FileRevoked, "revoked:\n  - https://durward.local/gateway/old\n", "is not an identity"},
+		"revoked, upper case":       {FileRevoked, "revoked:\n  - spiffe://Durward.local/gateway/old\n", "is not an identity"},
+		"revoked, no instance":      {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway\n", "is not an identity"},
+		"revoked, slash at the end": {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old/\n", "is not an identity"},
+		"revoked, unknown role":     {FileRevoked, "revoked:\n  - spiffe://durward.local/gatway/old\n", "is not an identity"},
+		"revoked, role's constant":  {FileRevoked, "revoked:\n  - spiffe://durward.local/GATEWAY/old\n", "is not an identity"},
+		"revoked, no role":          {FileRevoked, "revoked:\n  - spiffe://durward.local/unspecified/old\n", "is not an identity"},
+		"revoked, a pattern":        {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/*\n", "is not an identity"},
+		"revoked, a space":          {FileRevoked, "revoked:\n  - 'spiffe://durward.local/gateway/old '\n", "is not an identity"},
+		"revoked, a long instance":  {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/" + strings.Repeat("a", 64) + "\n", "is not an identity"},
+		"revoked, a dot before it":  {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/-old\n", "is not an identity"},
+		"revoked, one bad of two":   {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old\n  - old\n", "revoked[1]"},
+		"revoked, an empty one":     {FileRevoked, "revoked: ['']\n", "is not an identity"},
+		"revoked, twice":            {FileRevoked, "revoked: []\n---\nrevoked: [spiffe://durward.local/gateway/old]\n", "a second document"},
+		"revoked, after an end":     {FileRevoked, "revoked: []\n...\nrevoked: [spiffe://durward.local/gateway/old]\n", "a second document"},
+		"witnesses, none":           {FileWitnesses, "quorum: 0\nwitnesses: []\n", "names no witness"},
+		"witnesses, misspelt":       {FileWitnesses, "quorum: 1\nquorom: 1\nwitnesses: [" + witnessKey(t, "one") + "]\n", `unknown key "quorom"`},
+		"witnesses, no quorum":      {FileWitnesses, "witnesses: [" + witnessKey(t, "one") + "]\n", "quorum"},
+		"witnesses, too many":       {FileWitnesses, "quorum: 2\nwitnesses: [" + witnessKey(t, "one") + "]\n", "quorum"},
+		"witnesses, one twice":      {FileWitnesses, "quorum: 2\nwitnesses: [" + witnessKey(t, "one") + ", " + witnessKey(t, "one") + "]\n", "twice"},
+		"witnesses, no key":         {FileWitnesses, "quorum: 1\nwitnesses: [one]\n", "witnesses[0]"},
+		"witnesses, at once":        {FileWitnesses, "quorum: 1\nrequired_within: 1s\nwitnesses: [" + witnessKey(t, "one") + "]\n", "required_within"},
+		"witnesses, no duration":    {FileWitnesses, "quorum: 1\nrequired_within: soon\nwitnesses: [" + witnessKey(t, "one") + "]\n", "is not a duration"},
+		"a huge file":               {FileLogKeys, genuine(FileLogKeys) + strings.Repeat("#\n", maxFile), "larger than 1 MB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, write := folder(t)
@@ -152,8 +171,8 @@ func TestReadRefuses(t *testing.T) {
 				t.Fatalf("before: %v", err)
 			}
 			write(tc.file, tc.content)
-			if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), tc.file) {
-				t.Errorf("Read = %v, want an error that names %s", err, tc.file)
+			if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), tc.file) || !strings.Contains(err.Error(), tc.why) {
+				t.Errorf("Read = %v, want an error that names %s and says %q", err, tc.file, tc.why)
 			}
 			if _, err := Open(dir); err == nil {
 				t.Error("Open starts without roots of trust")
@@ -177,8 +196,9 @@ func TestRevokedOfCommentsAlone(t *testing.T) {
 }
 
 func TestReadRefusesWhatOthersMayWrite(t *testing.T) {
-	for _, name := range []string{"", FileCA, FileAllowedSigners, FileGrantSigners, FileLogKeys} {
-		dir, _ := folder(t)
+	for _, name := range []string{"", FileCA, FileAllowedSigners, FileGrantSigners, FileLogKeys, FileWitnesses, FileRevoked} {
+		dir, write := folder(t)
+		write(FileWitnesses, "quorum: 1\nwitnesses: ["+witnessKey(t, "one")+"]\n")
 		if _, err := Read(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -212,6 +232,30 @@ func TestGrantKeysHaveTheirTime(t *testing.T) {
 	}
 	if !s.Revoked("spiffe://durward.local/gateway/old") || s.Revoked("spiffe://durward.local/gateway/main") {
 		t.Error("the revoked list is not what the file says")
+	}
+}
+
+// TestSignersHaveTheirTime: a key counts from the first moment of its time to the one before its end, and for its namespaces alone.
+func TestSignersHaveTheirTime(t *testing.T) {
+	if _, err := ParseAllowedSigners([]byte("ada " + rsaKey(t, minRSA))); err != nil {
+		t.Errorf("an RSA key that is long enough: %v", err)
+	}
+	key := sshKey(t)
+	for options, valid := range map[string][]bool{ // a second before the day, at its begin, a second before its end, at its end
+		"":                          {true, true, true, true},
+		`valid-after="20261121Z" `:  {false, true, true, true},
+		`valid-before="20261122Z" `: {true, true, true, false},
+		`valid-after="20261121Z",valid-before="202611220000Z" `: {false, true, true, false},
+		`namespaces="file" `: {false, false, false, false},
+	} {
+		signers, err := ParseAllowedSigners([]byte("ada " + options + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))))
+		must(t, err)
+		day := now.Truncate(24 * time.Hour)
+		for i, at := range []time.Time{day.Add(-time.Second), day, day.Add(24*time.Hour - time.Second), day.Add(24 * time.Hour)} {
+			if s, err := signers.Find(key, "durward-approval", at); (err == nil) != valid[i] || err == nil && s.Operator != "ada" || err != nil && !errors.Is(err, ErrUnknownSigner) {
+				t.Errorf("%s at %v: %q, %v", options, at, s.Operator, err)
+			}
+		}
 	}
 }
 
