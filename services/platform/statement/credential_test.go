@@ -2,6 +2,7 @@ package statement
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -31,10 +32,28 @@ func TestCredentialStatements(t *testing.T) {
 		return err
 	}
 	for name, c := range map[string]*Credential{
-		"none":                     nil,
-		"no action":                with(add, func(c *Credential) { c.Action = "" }),
-		"a name with a path":       with(add, func(c *Credential) { c.Name = "../hf" }),
-		"added as version 2":       with(add, func(c *Credential) { c.Version = 2 }),
+		"none":                    nil,
+		"no action":               with(add, func(c *Credential) { c.Action = "" }),
+		"a name with a path":      with(add, func(c *Credential) { c.Name = "../hf" }),
+		"added as version 2":      with(add, func(c *Credential) { c.Version = 2 }),
+		"a version without end":   with(rotate, func(c *Credential) { c.Version = 1 << 31 }),
+		"rotated without a value": with(rotate, func(c *Credential) { c.Commitment = "" }),
+		"rotated and granted":     with(rotate, func(c *Credential) { c.Sink, c.Services = grant.Sink, grant.Services }),
+		"rotated to a variable":   with(rotate, func(c *Credential) { c.Variable = "X" }),
+		"rotated to a delivery":   with(rotate, func(c *Credential) { c.Delivery = DeliveryFile }),
+		"another action":          with(rotate, func(c *Credential) { c.Action = "forget" }),
+		"another action's grant":  with(grant, func(c *Credential) { c.Action = "forget" }),
+		"granted as a version":    with(grant, func(c *Credential) { c.Version = 1 }),
+		"granted with commitment": with(grant, func(c *Credential) { c.Commitment = digest }),
+		"granted with a variable": with(grant, func(c *Credential) { c.Variable = "X" }),
+		"a scheme for services":   with(grant, func(c *Credential) { c.Scheme = "Bearer" }),
+		"a scheme in a body":      with(origin, func(c *Credential) { c.Place = "/token" }),
+		"too many services": with(grant, func(c *Credential) {
+			c.Services = nil
+			for i := range maxServices + 1 {
+				c.Services = append(c.Services, fmt.Sprintf("s%06d", i))
+			}
+		}),
 		"added without commitment": with(add, func(c *Credential) { c.Commitment = "" }),
 		"the value for commitment": with(add, func(c *Credential) { c.Commitment = "value" }),
 		"added and granted":        with(add, func(c *Credential) { c.Sink, c.Services = grant.Sink, grant.Services }),
@@ -75,7 +94,8 @@ func TestCredentialStatements(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, c := range []Credential{add, rotate, grant, origin} {
+	environment, member := *with(add, func(c *Credential) { c.Delivery = DeliveryEnvironment }), *with(origin, func(c *Credential) { c.Place, c.Scheme = "/auth/token", "" })
+	for _, c := range []Credential{add, environment, rotate, grant, origin, member} {
 		if err := try(&c); err != nil {
 			t.Errorf("%s: %v", c.Action, err)
 		}

@@ -25,6 +25,7 @@ func TestDisclosuresAreThoseOfTheArguments(t *testing.T) {
 		"another reference":   func(s *Statement) { s.Disclosures[0].Ref = reference.NewID().String() },
 		"another type":        func(s *Statement) { s.Disclosures[0].Type = "PHONE" },
 		"no hint":             func(s *Statement) { s.Disclosures[0].Hint = "" },
+		"a hint without end":  func(s *Statement) { s.Disclosures[0].Hint = strings.Repeat("m", maxHint+1) },
 		"a hint that hides":   func(s *Statement) { s.Disclosures[0].Hint = "m\u202e" },
 		"no commitment":       func(s *Statement) { s.Disclosures[0].Commitment = "" },
 		"of another kind":     func(s *Statement) { s.Kind = KindCommand },
@@ -41,9 +42,15 @@ func TestDisclosuresAreThoseOfTheArguments(t *testing.T) {
 	if !s.Discloses("/to", good.Ref, "EMAIL", salt, "maria@example.org") {
 		t.Error("its own value is refused: this test proves nothing")
 	}
-	if s.Discloses("/to", good.Ref, "EMAIL", salt, "mallory@example.org") || s.Discloses("/cc", good.Ref, "EMAIL", salt, "maria@example.org") ||
-		s.Discloses("/to", good.Ref, "EMAIL", salt[1:], "maria@example.org") {
-		t.Error("another value, place or salt is taken")
+	if s.Discloses("/to", good.Ref, "EMAIL", salt, "mallory@example.org") || s.Discloses("/to", good.Ref, "EMAIL", salt[1:], "maria@example.org") {
+		t.Error("another value or salt is taken")
+	}
+	// What another place, reference or type discloses, with a commitment of its own to that, is told apart by each of the three.
+	for _, one := range [][3]string{{"/cc", good.Ref, "EMAIL"}, {"/to", "other", "EMAIL"}, {"/to", good.Ref, "PHONE"}} {
+		s.Disclosures[0].Commitment = DisclosureCommitment(salt, one[0], one[1], one[2], "maria@example.org")
+		if s.Discloses(one[0], one[1], one[2], salt, "maria@example.org") {
+			t.Errorf("%q is disclosed by what discloses another", one)
+		}
 	}
 	if _, err := canonical.ParseDigest(good.Commitment); err != nil {
 		t.Error(err)

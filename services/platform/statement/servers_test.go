@@ -2,6 +2,7 @@ package statement
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -30,11 +31,17 @@ func TestServersStatements(t *testing.T) {
 		"no tools":      func(s *Servers) { s.Tools = nil },
 		"an id of none": func(s *Servers) { s.Tools["Files\u202e"] = 1 },
 		"less than no":  func(s *Servers) { s.Tools["files"] = -1 },
+		"endless tools": func(s *Servers) { s.Tools["files"] = 10_001 },
+		"many servers": func(s *Servers) {
+			for i := range 64 {
+				s.Tools[fmt.Sprintf("s%d", i)] = 1
+			}
+		},
 	} {
 		s := good()
 		change(s)
-		if try(KindServers, s) == nil {
-			t.Errorf("%s: it is taken", name)
+		if err := try(KindServers, s); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if try(KindServers, nil) == nil || try(KindResume, good()) == nil {
@@ -46,6 +53,9 @@ func TestServersStatements(t *testing.T) {
 	h, err := Sign(plain(KindResume), signer(t, 1))
 	must(t, err)
 	allowed := operators(t, trust.FormatSigner("ada", signer(t, 1).PublicKey(), Namespace))
+	if digest, err := ServersSigned(operators(t), now)(h); !errors.Is(err, trust.ErrUnknownSigner) {
+		t.Errorf("nobody signs servers: %q, %v", digest, err)
+	}
 	if digest, err := ServersSigned(allowed, now)(h); !errors.Is(err, ErrCover) {
 		t.Errorf("another kind of statement signs servers: %q, %v", digest, err)
 	}

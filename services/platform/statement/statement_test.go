@@ -7,7 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,6 +210,36 @@ func TestParseRefuses(t *testing.T) {
 		}
 	}
 	for name, spoil := range map[string]func(*Statement){
+		"another type":              func(s *Statement) { s.Type = "durward.other" },
+		"a short id":                func(s *Statement) { s.ID = s.ID[1:] },
+		"an epoch beyond the last":  func(s *Statement) { s.Epoch = 1 << 53 },
+		"no time at all":            func(s *Statement) { s.ExpiresAt = s.NotBefore },
+		"a tool without a name":     func(s *Statement) { s.Tool.Name = "" },
+		"a tool of no source":       func(s *Statement) { s.Tool.Source = "" },
+		"scope of half a tool":      func(s *Statement) { *s = *scope(); s.Tools[0].DefinitionDigest = "" },
+		"a pointer without a slash": func(s *Statement) { *s = *scope(); s.Free = []string{"wait"} },
+		"config of a long name": func(s *Statement) {
+			*s = *plain(KindConfig)
+			s.Change.File = strings.Repeat("f", 257)
+		},
+		"prune, newest before oldest": func(s *Statement) { *s = *plain(KindPrune); s.Prune.Oldest = FormatTime(now.AddDate(0, 0, -90)) },
+		"prune of endless logs":       func(s *Statement) { *s = *plain(KindPrune); s.Prune.Size = 1 << 53 },
+		"prune that holds too much":   func(s *Statement) { *s = *plain(KindPrune); s.Prune.Held = s.Prune.Size + 1 },
+		"prune of no kind":            func(s *Statement) { *s = *plain(KindPrune); s.Prune.Kinds[""] = 1 },
+		"hold with a long reason": func(s *Statement) {
+			*s = *plain(KindHold)
+			s.Hold.Reason = strings.Repeat("r", maxHeldReason+1)
+		},
+		"hold of a long id": func(s *Statement) {
+			*s = *plain(KindHold)
+			s.Hold.IDs = []string{strings.Repeat("i", maxHeldID+1)}
+		},
+		"hold of too many": func(s *Statement) {
+			*s = *plain(KindHold)
+			for i := range MaxHeldIDs {
+				s.Hold.IDs = append(s.Hold.IDs, fmt.Sprint(i))
+			}
+		},
 		"command of somebody else":  func(s *Statement) { s.Kind, s.Principal = KindCommand, "operator:eve" },
 		"dangerous with a tool":     func(s *Statement) { s.Kind = KindDangerous },
 		"resume with a session":     func(s *Statement) { s.Kind = KindResume },
@@ -281,6 +314,47 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// TestEveryKindSaysItsFieldsAlone: a statement without one of its kind's fields, and one with a field of another kind beside them, is
+// malformed, whichever field it is.
+func TestEveryKindSaysItsFieldsAlone(t *testing.T) {
+	may := map[Kind][]string{KindScope: {"Pinned", "Free"}}
+	may[KindApprove] = []string{"Target", "Plan", "AgentReason"}
+	may[KindCommand] = may[KindApprove]
+	all := kinds()
+	all["command"] = approve()
+	command(all["command"], "ada")
+	for name, good := range all {
+		must(t, good.check())
+		for i := range reflect.TypeFor[Statement]().NumField() {
+			s, field := *good, reflect.TypeFor[Statement]().Field(i)
+			value, what := reflect.ValueOf(&s).Elem().Field(i), "without"
+			if slices.Contains(may[s.Kind], field.Name) {
+				continue
+			}
+			switch {
+			case !value.IsZero():
+				value.SetZero()
+			case value.Kind() == reflect.Pointer:
+				value.Set(reflect.New(field.Type.Elem()))
+			case value.Kind() == reflect.Slice:
+				value.Set(reflect.MakeSlice(field.Type, 1, 1))
+			case value.Kind() == reflect.String:
+				value.SetString("x")
+			case value.Kind() == reflect.Bool:
+				value.SetBool(true)
+			default:
+				value.SetInt(1)
+			}
+			if !value.IsZero() {
+				what = "with"
+			}
+			if err := s.check(); !errors.Is(err, ErrMalformed) {
+				t.Errorf("%s %s %s: %v", name, what, field.Name, err)
+			}
+		}
+	}
+}
+
 // command makes a statement that operator's command.
 func command(s *Statement, operator string) {
 	s.Kind, s.Principal, s.ExpiresAt = KindCommand, CommandPrincipal(operator), FormatTime(now.Add(time.Minute))
@@ -293,8 +367,12 @@ func TestWhatIsWrongWithAStatementIsSaid(t *testing.T) {
 		t.Errorf("an unknown kind: %v", err)
 	}
 	command(s, s.Operator)
-	if _, err := s.Marshal(); err != nil {
-		t.Errorf("an operator's own command: %v", err)
+	ids, span := plain(KindHold), plain(KindHold)
+	ids.Hold.Since, ids.Hold.Until, span.Hold.IDs = "", "", nil
+	for what, s := range map[string]*Statement{"an operator's own command": s, "a hold of ids": ids, "a hold of a time": span} {
+		if _, err := s.Marshal(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 
@@ -340,6 +418,25 @@ func TestVerifyRefuses(t *testing.T) {
 	for _, at := range []time.Time{now.Add(-Skew), now.Add(30*time.Minute + Skew - time.Second)} {
 		if _, err := Verify(good, allowed, at, Skew); err != nil {
 			t.Errorf("at %v: %v", at, err)
+		}
+	}
+}
+
+// TestStands: a statement that was verified stands no more when its key is no operator's, or another's, or its time is over.
+func TestStands(t *testing.T) {
+	v, key := verified(t, approve()), signer(t, 1).PublicKey()
+	for name, c := range map[string]struct {
+		allowed *trust.AllowedSigners
+		at      time.Time
+		want    error
+	}{
+		"as it was":             {operators(t, trust.FormatSigner("ada", key, Namespace)), now, nil},
+		"no operator's key":     {operators(t), now, trust.ErrUnknownSigner},
+		"another operator's":    {operators(t, trust.FormatSigner("eve", key, Namespace)), now, ErrOperator},
+		"when its time is over": {operators(t, trust.FormatSigner("ada", key, Namespace)), now.Add(30*time.Minute + Skew), ErrTime},
+	} {
+		if err := v.Stands(c.allowed, c.at, Skew); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
 }
@@ -392,6 +489,28 @@ func TestCoversExactlyWhatWasShown(t *testing.T) {
 		changed.DefinitionDigest = digest("changed since")
 		if err := verified(t, s).Covers(grantOf(), changed, tier, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 			t.Errorf("%s, tool changed since: %v, want ErrCover", name, err)
+		}
+		both := grantOf()
+		both.Tool = changed
+		if err := verified(t, s).Covers(both, changed, tier, []byte(arguments), nil); !errors.Is(err, ErrCover) {
+			t.Errorf("%s, another tool, which the grant names too: %v, want ErrCover", name, err)
+		}
+	}
+	// What names no subject leaves it to the sink; what names another is refused without the sink's too, unless any will do.
+	for name, c := range map[string]struct {
+		s       *Statement
+		subject []byte
+		want    error
+	}{
+		"another subject":           {scope(), digest("other"), ErrSubject},
+		"no subject":                {scope(), nil, nil},
+		"another, where any may be": {anySubject(), digest("other"), nil},
+	} {
+		c.s.Pinned = scope().Pinned
+		g := grantOf()
+		g.SubjectDigest = c.subject
+		if err := verified(t, c.s).Covers(g, toolRef(), tier, []byte(arguments), nil); !errors.Is(err, c.want) {
+			t.Errorf("a scope, %s: %v, want %v", name, err, c.want)
 		}
 	}
 	g := grantOf()
@@ -465,6 +584,11 @@ func TestConfirmedBy(t *testing.T) {
 		if err := first.ConfirmedBy(v); !errors.Is(err, ErrUnconfirmed) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	other := *first
+	other.Kind = KindScope
+	if err := other.ConfirmedBy(verified(t, second)); !errors.Is(err, ErrUnconfirmed) {
+		t.Errorf("a scope is confirmed: %v", err)
 	}
 	if err := verified(t, second).ConfirmedBy(verified(t, second)); !errors.Is(err, ErrUnconfirmed) {
 		t.Errorf("a confirmation is confirmed: %v", err)
