@@ -51,6 +51,12 @@ func TestHides(t *testing.T) {
 		{"hunter2", `{"url":"postgres://ada:hunter2@db/x"}`},
 		{"hunter2", `{"body":"{\"password\":\"hunter2\"}"}`},
 		{"hunter2", `no JSON: password=hunter2`},
+		{"12345678", `{"auth":{"x":12345678}}`},
+		{"hunter2", `{"password":"hunter2 [redacted:sensitive]"}`},
+		{"hunter2", `{"password":"[redacted:sensitive] hunter2"}`},
+		{"12345", `{"password":"12345"}`},
+		{"1234567890123", `{"tokens":"1234567890123"}`},
+		{"many", `{"token":{"tokens":"many"}}`},
 		{"hunter2", `{"password":"hunter2"} {"a":1}`},
 	} {
 		record := of(tt.arguments)
@@ -75,7 +81,7 @@ func TestEveryField(t *testing.T) {
 	const token = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
 	filled := &auditv1.Record{RequestId: token, OperationId: token, Tool: token, Body: &auditv1.Body{
 		Principal: token, Session: token, Source: token, Arguments: `{"a":"` + token + `"}`, Summary: "with " + token, ParentRequestId: token,
-		Action: token, Reason: "it said password=hunter2", DecisionSource: token, Details: map[string]string{"a": token, "api_key": "hunter2"},
+		Action: token, Reason: "it said password=hunter2", DecisionSource: token, Details: map[string]string{"a": token, "api_key": "hunter2", token: "named so"},
 	}}
 	texts := func(m proto.Message) (n int) {
 		m.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
@@ -99,10 +105,10 @@ func TestEveryField(t *testing.T) {
 		t.Fatalf("the test fills %d texts of %d", got, want)
 	}
 	out, fields := New().Record(filled)
-	if len(fields) != 14 {
+	if len(fields) != 15 {
 		t.Errorf("redacted: %v", fields)
 	}
-	if text := out.String(); strings.Contains(text, token) || strings.Contains(text, "hunter2") {
+	if text := out.String(); strings.Contains(text, token) || strings.Contains(text, "hunter2") || !strings.Contains(text, "named so") {
 		t.Errorf("recorded: %s", text)
 	}
 	for _, name := range fields {
@@ -169,8 +175,14 @@ func TestMarks(t *testing.T) {
 		"hunter2":                      "[redacted:",
 		"correct horse battery staple": "[redacted:",
 		"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa11111": "[redacted:",
-		"20260131":                 "[redacted:",
-		"q8Zt3VbN1xLw0Yk7Rj5PmD2c": "[redacted:alnum:20-32:",
+		"20260131":                         "[redacted:",
+		"qwertzuiopasdfghjklyxcvb":         "[redacted:",
+		"834027156983402715690213a":        "[redacted:",
+		"q8zt3vbn1xlw0yk7rj5pmd2c":         "[redacted:alnum:20-32:",
+		"q8Zt3VbN1xLw0Yk7Rj5":              "[redacted:",
+		"9F86D081884C7D659A2FEAA0C55AD015": "[redacted:hex:20-32:",
+		"9f86D081884C7D659A2FEAA0C55AD015": "[redacted:alnum:20-32:",
+		"q8Zt3VbN1xLw0Yk7Rj5PmD2c":         "[redacted:alnum:20-32:",
 		"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08": "[redacted:hex:33-64:",
 		"q8Zt3VbN1xLw0Yk7Rj5PmD2c+/8aB3dE5fG7hI9j==":                       "[redacted:base64:33-64:",
 	} {
@@ -179,7 +191,7 @@ func TestMarks(t *testing.T) {
 		if raw, err := hex.DecodeString(digest); err != nil || len(raw) != 8 {
 			t.Errorf("mark(%s) = %s, want %s and a digest", value, got, want)
 		}
-		if got != one.mark(value) || got == two.mark(value) {
+		if got != one.mark(value) || got == two.mark(value) || digest == strings.TrimSuffix(strings.TrimPrefix(one.mark(value+"x"), want), "]") {
 			t.Errorf("marks of %s: %s, again %s, another process's %s", value, got, one.mark(value), two.mark(value))
 		}
 		if mark().FindString(got) != got {
@@ -203,7 +215,7 @@ func TestSensitive(t *testing.T) {
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
 		Name: proto.String("t.proto"), Package: proto.String("t"), Syntax: proto.String("proto3"),
 		MessageType: []*descriptorpb.DescriptorProto{
-			{Name: proto.String("Inner"), Field: []*descriptorpb.FieldDescriptorProto{member("note", 1, text, "", options), member("plain", 2, text, "", nil)}},
+			{Name: proto.String("Inner"), Field: []*descriptorpb.FieldDescriptorProto{member("note", 1, text, "", options), member("plain", 2, text, "", nil), member("count", 3, descriptorpb.FieldDescriptorProto_TYPE_INT32, "", options)}},
 			{Name: proto.String("Outer"), Field: []*descriptorpb.FieldDescriptorProto{member("inner", 1, message, ".t.Inner", nil), member("all", 2, message, ".t.Inner", options)}},
 		},
 	}, nil)
@@ -211,7 +223,9 @@ func TestSensitive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tree any
-	if err := json.Unmarshal([]byte(`{"inner":{"note":"my cat","plain":"a dog"},"all":{"plain":"a cow"}}`), &tree); err != nil {
+	values := json.NewDecoder(strings.NewReader(`{"inner":{"note":"my cat","plain":"a dog","count":4711},"all":{"plain":"a cow"}}`))
+	values.UseNumber()
+	if err := values.Decode(&tree); err != nil {
 		t.Fatal(err)
 	}
 	w := walk{redactor: New()}
@@ -219,7 +233,7 @@ func TestSensitive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(got); strings.Contains(s, "cat") || strings.Contains(s, "cow") || !strings.Contains(s, "a dog") || !w.changed {
+	if s := string(got); strings.Contains(s, "cat") || strings.Contains(s, "cow") || strings.Contains(s, "4711") || !strings.Contains(s, "a dog") || !w.changed {
 		t.Errorf("recorded: %s", s)
 	}
 }
@@ -300,6 +314,9 @@ func TestWhatIsRemembered(t *testing.T) {
 		}
 		if _, found := r.Find(say("password", "correct horse")); !found {
 			t.Fatal("a password is clean because it was a note")
+		}
+		if _, found := r.Find(say("password", strings.Repeat("0f", 16))); !found {
+			t.Fatal("a password is clean because it is spelt like an id")
 		}
 	}
 	for i := range 5000 { // more than are remembered
