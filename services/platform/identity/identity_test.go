@@ -65,6 +65,11 @@ func TestParse(t *testing.T) {
 		if same, err := identity.New(id.TrustDomain(), id.Role(), id.Instance()); err != nil || same != id {
 			t.Errorf("New of %q's parts = %v, %v", s, same, err)
 		}
+		for audience, mine := range map[string]bool{s: true, identity.Everyone(id.TrustDomain()): true, s + "2": false, "": false, "spiffe://elsewhere.example": false} {
+			if id.AddressedBy(audience) != mine {
+				t.Errorf("%s is addressed by %q: %t", s, audience, !mine)
+			}
+		}
 	}
 }
 

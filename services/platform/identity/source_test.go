@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
@@ -121,12 +123,15 @@ func TestHandshakeRefuses(t *testing.T) {
 	noCert.GetClientCertificate = nil
 	old := kit.Identity(gateway, "main").ClientTLS(id)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	oldServer := server.ServerTLS()
+	oldServer.MinVersion, oldServer.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	kit.Identity(gateway, "fired")
 	kit.Revoke(kit.ID(gateway, "fired"))
 
 	for name, tc := range map[string]struct{ server, client *tls.Config }{
 		"no certificate":     {server.ServerTLS(), noCert},
 		"TLS 1.2":            {server.ServerTLS(), old},
+		"a TLS 1.2 server":   {oldServer, kit.Identity(gateway, "main").ClientTLS(id)},
 		"another authority":  {server.ServerTLS(), lenient(impostor.Identity(gateway, "main").ClientTLS(id))},
 		"another domain":     {both.Identity(vault, "main").ServerTLS(), lenient(foreign.Identity(gateway, "main").ClientTLS(id))},
 		"revoked client":     {server.ServerTLS(), lenient(kit.Identity(gateway, "fired").ClientTLS(id))},
@@ -139,6 +144,12 @@ func TestHandshakeRefuses(t *testing.T) {
 				t.Error("connected")
 			}
 		})
+	}
+	// A domain has no roots in another's source, whatever its folder holds.
+	for source, want := range map[*identity.Source]bool{foreign.Identity(vault, "main"): true, both.Identity(vault, "main"): false} {
+		if _, err := source.GetX509BundleForTrustDomain(spiffeid.RequireTrustDomainFromString("elsewhere.example")); (err == nil) != want {
+			t.Errorf("roots for elsewhere.example: %v", err)
+		}
 	}
 }
 
