@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -11,9 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/crypto/ssh"
+
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/security/ownership"
 )
 
@@ -90,6 +94,8 @@ func TestReadRefuses(t *testing.T) {
 		"key with options":           one(`key: 'command="x" ` + edKey + `'`),
 		"negative limit":             one("limits: {sessions: -1}"),
 		"too many pending":           one("limits: {pending: 51}"),
+		"negative pending":           one("limits: {pending: -1}"),
+		"too many sessions":          one("limits: {sessions: 1025}"),
 		"a credential's value":       one(`credentials: ["Bearer sk-1"]`),
 		"agent with a space":         one("agents: [a b]"),
 		"too many agents":            one("agents: [a" + strings.Repeat(", a", maxAgents) + "]"),
@@ -104,6 +110,10 @@ func TestReadRefuses(t *testing.T) {
 		"previous with a key alone":  one("previous: {token_sha256: " + digest("old") + ", key: " + edKey + ", until: 2030-01-01T00:00:00Z}"),
 		"previous is another's token": one() + strings.TrimPrefix(
 			one("id: other", "token_sha256: "+digest("u"), "previous: {token_sha256: "+digest("t")+", until: 2030-01-01T00:00:00Z}"), "clients:\n"),
+		"previous of two": one("previous: {token_sha256: "+digest("old")+", until: 2030-01-01T00:00:00Z}") + strings.TrimPrefix(
+			one("id: other", "token_sha256: "+digest("u"), "previous: {token_sha256: "+digest("old")+", until: 2030-01-01T00:00:00Z}"), "clients:\n"),
+		"identity and a previous": one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude",
+			"previous: {token_sha256: "+digest("old")+", until: 2030-01-01T00:00:00Z}"),
 		"identity and a token":       one("identity: spiffe://durward.local/tool/claude", "channel: api"),
 		"identity and a key":         one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude", "key: "+edKey),
 		"identity of another":        one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/other"),
@@ -136,12 +146,37 @@ func TestRead(t *testing.T) {
 		c.Ceiling != optionsv1.Tier_TIER_DESTRUCTIVE || c.Sessions != 3 || c.Pending != 2 || len(c.Agents) != 2 || len(c.Key) != 32 {
 		t.Errorf("%+v", c)
 	}
-	list, err = Read(write(t, "", one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude", "may: [list_services]")+
-		strings.TrimPrefix(one("id: other", `token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/other"), "clients:\n")))
+	if !c.Messaging() || !c.HasAgent("") || !c.HasAgent("b") || c.HasAgent("c") {
+		t.Errorf("what it may say of itself: %+v", c)
+	}
+	for word, tier := range map[string]optionsv1.Tier{"READ": optionsv1.Tier_TIER_READ, "WRITE": optionsv1.Tier_TIER_WRITE, "DESTRUCTIVE": optionsv1.Tier_TIER_DESTRUCTIVE} {
+		list, err := Read(write(t, "", one("tier_ceiling: "+word)))
+		must(t, err)
+		if list[0].Ceiling != tier || list[0].Messaging() {
+			t.Errorf("the ceiling %s: %+v", word, list[0])
+		}
+	}
+	path := write(t, "", one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude", "may: [list_services]")+
+		strings.TrimPrefix(one("id: other", `token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/other"), "clients:\n"))
+	list, err = Read(path)
 	must(t, err)
 	start, _ := contract.Lookup("start_service")
 	looks, _ := contract.Lookup("list_services")
 	waits, _ := contract.Lookup("wait_operation")
+	if r, err := Open(Config{Path: path}); err != nil {
+		t.Error(err)
+	} else {
+		defer r.Close()
+		id := list[0].Identity
+		other, err := identity.New("elsewhere.example", id.Role(), id.Instance())
+		must(t, err)
+		if c, ok := r.Known(id); !ok || c.ID != "claude" {
+			t.Errorf("the program of %s: %+v", id, c)
+		}
+		if _, ok := r.Known(other); ok {
+			t.Errorf("%s is taken for %s", other, id)
+		}
+	}
 	if c := list[0]; !c.Internal() || !c.KeyBound() || !c.MayCall(looks) || !c.MayCall(waits) || c.MayCall(start) || list[1].MayCall(looks) {
 		t.Errorf("internal programs %+v, %+v", c, list[1])
 	}
@@ -216,6 +251,8 @@ func TestSameCredential(t *testing.T) {
 		"another user":     func(c *Client) { c.User = "bob" },
 		"another platform": func(c *Client) { c.ChannelName = "signal" },
 		"another channel":  func(c *Client) { c.Channel = callv1.Channel_CHANNEL_API },
+		"a remote one now": func(c *Client) { c.Remote = true },
+		"a program now":    func(c *Client) { c.Identity, _ = identity.Parse("spiffe://durward.local/tool/a") },
 	} {
 		now := *before
 		change(&now)
@@ -256,6 +293,11 @@ func TestRotation(t *testing.T) {
 	old, ok := r.Authenticate("old")
 	if !ok || !held(old) || !held(before) {
 		t.Error("the old credential, or its session, ended before its time")
+	}
+	stranger := *before
+	stranger.Token = sha256.Sum256([]byte("stranger"))
+	if c, ok := r.Authenticate("stranger"); ok || held(&stranger) {
+		t.Errorf("while an old credential is taken, any other is too: %v, %v", c, held(&stranger))
 	}
 	now = until.Add(-time.Nanosecond)
 	if _, ok := r.Authenticate("old"); !ok {
@@ -311,6 +353,16 @@ func TestKeys(t *testing.T) {
 	must(t, err)
 	if keys := r.Keys(); len(keys) != 1 || !keys[0].Equal(key) {
 		t.Errorf("a revoked client's key is not among %v", keys)
+	}
+	next, _, err := ed25519.GenerateKey(nil)
+	must(t, err)
+	line, err := ssh.NewPublicKey(next)
+	must(t, err)
+	write(t, path, one("key: "+strings.TrimSpace(string(ssh.MarshalAuthorizedKey(line))),
+		"previous: {token_sha256: "+digest("old")+", key: "+edKey+", until: 2099-01-01T00:00:00Z}"))
+	must(t, r.Reload())
+	if keys := r.Keys(); len(keys) != 2 || !keys[0].Equal(next) || !keys[1].Equal(key) {
+		t.Errorf("the key before a rotation is not among %v", keys)
 	}
 }
 
