@@ -3,8 +3,10 @@ package logproof_test
 import (
 	"crypto/ed25519"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +52,7 @@ func TestParseWitnessRefuses(t *testing.T) {
 		name + "+" + hash + "+" + base64.StdEncoding.EncodeToString(raw[:32]),
 		// Its hash is right, and no signature could be verified with it.
 		logproof.NewWitness(name, raw[1:32]).String(),
+		logproof.NewWitness("two words", raw[1:]).String(),
 	} {
 		if w, err := logproof.ParseWitness(text); err == nil {
 			t.Errorf("%q was taken for %v", text, w)
@@ -131,6 +134,27 @@ func TestOpenWitnessed(t *testing.T) {
 	}
 }
 
+// TestWitnessVerify: a cosignature is a time that a clock can show and one signature, and nothing more.
+func TestWitnessVerify(t *testing.T) {
+	text := []byte(newFixture(t, records()...).checkpoint(t, 5).Text())
+	_, key, err := ed25519.GenerateKey(nil)
+	must(t, err)
+	one, err := logproof.NewCosigner("one", key, func() time.Time { return cosignedAt })
+	must(t, err)
+	good, err := one.Sign(text)
+	must(t, err)
+	never := uint64(1) << 63
+	late := append(binary.BigEndian.AppendUint64(nil, never), ed25519.Sign(key, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", never, text))...)
+	for name, tc := range map[string]struct {
+		sig  []byte
+		want bool
+	}{"its own": {good, true}, "one byte more": {append(slices.Clone(good), 0), false}, "one byte less": {good[:len(good)-1], false}, "none": {nil, false}, "of no time": {late, false}} {
+		if one.Verify(text, tc.sig) != tc.want {
+			t.Errorf("%s: %v", name, !tc.want)
+		}
+	}
+}
+
 // lastLine is a note's last signature.
 func lastLine(b []byte) string {
 	parts := strings.Split(string(b), "— ")
@@ -154,6 +178,8 @@ func TestWitnessesValidate(t *testing.T) {
 		"one name twice":          {Keys: []*logproof.Witness{one, one}, Quorum: 1},
 		"one key under two names": {Keys: []*logproof.Witness{one, again.Witness}, Quorum: 1},
 		"at once":                 {Keys: []*logproof.Witness{one}, Quorum: 1, Within: time.Second},
+		"one name, two keys":      {Keys: []*logproof.Witness{one, logproof.NewWitness("one", make([]byte, ed25519.PublicKeySize))}, Quorum: 1},
+		"within two months":       {Keys: []*logproof.Witness{one}, Quorum: 1, Within: 60 * 24 * time.Hour},
 		"demanded of nobody":      {Within: time.Hour},
 	} {
 		if w.Validate() == nil {

@@ -209,6 +209,30 @@ func TestKeeperKeepsWhatWitnessesSaid(t *testing.T) {
 			t.Errorf("the same tree %s later, saved %v: %v", tc.later, !tc.saved, err)
 		}
 	}
+	// An older quorum's word takes nothing away from a newer one, and one that the log did not sign is refused with the answer.
+	newest, err := k.Witnessed(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Witnessed = cosign(t, f, f.signed(t, 3), one)
+	if err := k.AcceptAnswer(t.Context(), answer, now.Add(time.Minute)); err != nil {
+		t.Error(err)
+	}
+	if w, err := k.Witnessed(now); err != nil || !w.At.Equal(newest.At) {
+		t.Errorf("an older quorum's word counts from %s on: %v", w.At, err)
+	}
+	unsigned, err := note.Sign(&note.Note{Text: f.checkpoint(t, 3).Text()}, one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := &auditv1.GetHeadResponse{Checkpoint: f.signed(t, 5), Witnessed: unsigned}
+	if err := k.AcceptAnswer(t.Context(), bad, now); !errors.Is(err, logproof.ErrSignature) {
+		t.Errorf("what witnesses cosigned and the log did not sign: %v", err)
+	}
+	full := &memory{fail: errors.New("disk full")}
+	if k := must(open(full, asks)); !errors.Is(k.AcceptAnswer(t.Context(), head(f, 5, 0), now), full.fail) || k.Held().Size != 0 {
+		t.Errorf("a head that is not saved is held: %d entries", k.Held().Size)
+	}
 	store.fail = errors.New("disk full")
 	answer.Witnessed, answer.WitnessedConsistency = cosign(t, f, f.signed(t, 4), cosigner(t, "witness.example/one", now.Add(time.Hour))), f.consistency(t, 5, 4)
 	if err := k.AcceptAnswer(t.Context(), answer, now.Add(time.Hour)); !errors.Is(err, store.fail) {
