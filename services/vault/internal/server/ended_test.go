@@ -7,12 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/crypto/ssh"
+
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/standing"
 )
 
@@ -507,6 +510,18 @@ func TestFourEyesWithoutAUser(t *testing.T) {
 	}
 	v.rewrite("user: "+platformtest.Operator, "user: somebody")
 	id = v.ask(v.open(other).GetSessionId(), "a").GetOperationId()
+	// A human has two eyes under every name.
+	key := v.OperatorSigner.PublicKey()
+	one := trust.FormatSigner(platformtest.Operator, key, statement.Namespace) + "\n"
+	v.WriteTrust(trust.FileAllowedSigners, []byte(one+trust.FormatSigner("Somebody", key, statement.Namespace)+"\n"))
+	v.must(v.Trust.Reload())
+	if f := wantCode(t, approve(), callv1.Code_CODE_DENIED); !strings.Contains(f.Message, "four eyes") {
+		t.Errorf("%q", f.Message)
+	}
+	stranger, err := ssh.NewPublicKey(v.clientKey.Public())
+	v.must(err)
+	v.WriteTrust(trust.FileAllowedSigners, []byte(one+trust.FormatSigner("somebody", stranger, statement.Namespace)+"\n"))
+	v.must(v.Trust.Reload())
 	v.must(approve())
 }
 
