@@ -126,6 +126,44 @@ func TestServersToolsMayBeListed(t *testing.T) {
 	}
 }
 
+// TestCover: an entry is for its tool, its clients, its values and its time, and for nothing else.
+func TestCover(t *testing.T) {
+	tool, ok := contract.Lookup("switch_mode")
+	other, ok2 := contract.Lookup("start_service")
+	if !ok || !ok2 {
+		t.Fatal("the contract lacks a tool")
+	}
+	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	listed := Entry{Tool: "switch_mode", Clients: []string{"cursor"}, Until: now.Add(time.Hour), Arguments: map[string][]json.RawMessage{"mode_id": {json.RawMessage(`"chat"`), json.RawMessage(`"work"`)}}}
+	for name, c := range map[string]struct {
+		tool      contract.Tool
+		principal string
+		arguments string
+		at        time.Time
+		want      bool
+	}{
+		"as listed":           {tool, "cursor", `{"mode_id":"work","reason":"x"}`, now, true},
+		"another tool":        {other, "cursor", `{"mode_id":"work"}`, now, false},
+		"another client":      {tool, "cursor2", `{"mode_id":"work"}`, now, false},
+		"another value":       {tool, "cursor", `{"mode_id":"night"}`, now, false},
+		"without the value":   {tool, "cursor", `{"reason":"x"}`, now, false},
+		"no object":           {tool, "cursor", `["work"]`, now, false},
+		"a moment before end": {tool, "cursor", `{"mode_id":"work"}`, now.Add(time.Hour - time.Nanosecond), true},
+		"at its end":          {tool, "cursor", `{"mode_id":"work"}`, now.Add(time.Hour), false},
+	} {
+		if got := Cover([]Entry{{Tool: "stop_service"}, listed}, c.tool, c.principal, []byte(c.arguments), c.at); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if !Cover([]Entry{{Tool: "switch_mode"}}, tool, "anybody", []byte(`{"mode_id":"night"}`), now.AddDate(100, 0, 0)) {
+		t.Error("an entry of a tool alone is not for every call of it")
+	}
+	tool.Tags = []string{"desktop:click"}
+	if Cover([]Entry{{Tool: "switch_mode"}}, tool, "anybody", nil, now) {
+		t.Error("a tool that controls the desktop runs unattended")
+	}
+}
+
 // FuzzCover: an entry with arguments lets no call run whose argument has another value, whatever the text.
 func FuzzCover(f *testing.F) {
 	f.Add("chat", "chat")
