@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/platformtest/syslogtest"
 )
 
@@ -110,6 +111,11 @@ forward:
 	relay := func() (kill func(), log func() string) {
 		stop, log := daemon(t, h, "auditrelay", "-development", "-config", h.Path("auditrelay.yaml"))
 		return stop, log
+	}
+	mutate(t, h, h.Connect(h.AddClient("agent")), "start_service")
+	approved := h.Records(&auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_APPROVED}})
+	if len(approved) != 1 || len(approved[0].GetRecord().GetBody().GetStatement().GetSignature()) == 0 {
+		t.Fatalf("the log has no signed statement that could be forwarded: %v", approved)
 	}
 	stop, log := relay()
 	harness.Eventually(t, "audit forwards nothing that its file does not name", func() error {
