@@ -161,7 +161,7 @@ func TestCtrlZGivesTheTerminalBack(t *testing.T) {
 	until(other + hidden)
 	press("\x1a")
 	if drawn := until("STOPPED"); !strings.Contains(drawn, shown+normal) {
-		t.Errorf("stopped with the terminal as it was: %q", drawn)
+		t.Fatalf("stopped with the terminal as it was: %q", drawn)
 	}
 	until(other + hidden)
 	press("\x03")
