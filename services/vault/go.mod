@@ -12,6 +12,7 @@ require (
 	buf.build/go/protovalidate v1.4.0
 	durward.internal/proto v0.0.0-00010101000000-000000000000
 	durward.internal/services/platform v0.0.0-00010101000000-000000000000
+	filippo.io/age v1.2.1
 	github.com/google/go-cmp v0.7.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/pressly/goose/v3 v3.28.0
@@ -29,7 +30,6 @@ require (
 	buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go v1.36.12-20260825204119-511051f7f437.1 // indirect
 	cel.dev/cel-go v0.32.0 // indirect
 	cel.dev/expr v0.25.3 // indirect
-	filippo.io/age v1.2.1 // indirect
 	github.com/BobuSumisu/aho-corasick v1.0.3 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
