@@ -162,7 +162,7 @@ func TestAFileStaysItsOwners(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	_ = unix.Setfsuid(me) // what it returns says nothing of a failure: holds does
 	err := Replace(path, []byte("two"), []byte("three"))
-	_ = unix.Setfsuid(0)
+	_ = unix.Setfsuid(0) // as above
 	if !errors.Is(err, ErrOwner) {
 		t.Errorf("by another user: %v", err)
 	}
