@@ -151,21 +151,30 @@ func choose(ctx context.Context, s *cli.Session, numbers []string, session strin
 			return nil, err
 		}
 	}
-	var chosen []request
-	for _, named := range numbers {
-		op, number, err := findAmong(ctx, s, ops, named)
-		if err != nil {
-			return nil, err
-		}
-		call, err := approval.CallOf(op)
-		if err != nil {
-			return nil, cli.Denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
-		}
-		if !slices.ContainsFunc(chosen, func(r request) bool { return r.number == number }) {
-			chosen = append(chosen, request{op, number, call})
+	chosen, err := named(ctx, s, ops, numbers)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range chosen {
+		if chosen[i].call, err = approval.CallOf(r.op); err != nil {
+			return nil, cli.Denied("Deny it: durward deny "+r.number, "%s cannot be approved: %v", r.number, err)
 		}
 	}
 	return chosen, nil
+}
+
+// named are the requests that numbers name, each once, without their calls.
+func named(ctx context.Context, s *cli.Session, ops []*vaultv1.Operation, numbers []string) (out []request, err error) {
+	for _, name := range numbers {
+		op, number, err := findAmong(ctx, s, ops, name)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(out, func(r request) bool { return r.number == number }) {
+			out = append(out, request{op: op, number: number})
+		}
+	}
+	return out, nil
 }
 
 // waitingOf are the ids of what a session asked for and that waits.
@@ -373,15 +382,9 @@ func (a *app) denyAll(ctx context.Context, s *cli.Session, numbers []string, rea
 	if err != nil {
 		return err
 	}
-	var chosen []request
-	for _, named := range numbers {
-		op, number, err := findAmong(ctx, s, ops, named)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(chosen, func(r request) bool { return r.number == number }) {
-			chosen = append(chosen, request{op: op, number: number})
-		}
+	chosen, err := named(ctx, s, ops, numbers)
+	if err != nil {
+		return err
 	}
 	var said []string
 	var cards []operationJSON
