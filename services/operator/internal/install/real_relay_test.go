@@ -149,13 +149,16 @@ func (h *installed) forwarded() {
 	// reach waits until the collector has what alice's program says that the log holds.
 	reach := func(when string) (came []int) {
 		h.Helper()
-		out, code := h.as("alice", nil, "durward", "audit", "search", "--limit", "1", "--json")
-		found := regexp.MustCompile(`"index": "?(\d+)`).FindStringSubmatch(out)
-		if code != 0 || found == nil {
-			h.Fatalf("%s: search: %d, %s", when, code, out)
-		}
-		newest, err := strconv.Atoi(found[1])
-		h.must(err)
+		var newest int
+		h.eventually("audit answers, which systemd calls started before it listens", func() (err error) {
+			out, code := h.as("alice", nil, "durward", "audit", "search", "--limit", "1", "--json")
+			found := regexp.MustCompile(`"index": "?(\d+)`).FindStringSubmatch(out)
+			if code != 0 || found == nil {
+				return fmt.Errorf("%s: search: %d, %s", when, code, out)
+			}
+			newest, err = strconv.Atoi(found[1])
+			return err
+		})
 		h.eventually(when, func() error {
 			if came = append(came, siem.got()...); !slices.Contains(came, newest) {
 				return fmt.Errorf("record %d is not there; %d came", newest, len(came))
