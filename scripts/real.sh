@@ -6,6 +6,7 @@
 # records to OpenTelemetry's collector.
 # The parts of clients and of PostgreSQL wait much, for permits, locks and fail-overs: they go on beside the parts that are named after
 # them; what they say comes last.
+# Inspector and TypeScript SDK go through a third of their eras and transports, which DURWARD_SEED chooses; DURWARD_FULL=1 through all.
 # Arguments name parts (clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog collector); all unless given, here or in REAL_PARTS.
 set -euo pipefail
 . "$(dirname "$0")/help.sh"

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"durward.internal/deploy/e2e/drill/history"
+	"durward.internal/services/platform/platformtest/full"
 )
 
 func TestDrillHistory(t *testing.T) {
 	t.Parallel()
 	chosen := chosenLines(t)
-	history.Run(t, worlds(), full, chosen.MatchString, func(line string) { fmt.Println(line) })
+	history.Run(t, worlds(), full.Set(), chosen.MatchString, func(line string) { fmt.Println(line) })
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"durward.internal/deploy/e2e/drill"
+	"durward.internal/services/platform/platformtest/full"
 )
 
 // TestDrillHost carries each attack out once, 3 times in a full drill, or SOAK times where that is set.
@@ -16,7 +17,7 @@ func TestDrillHost(t *testing.T) {
 	t.Parallel()
 	chosen := chosenLines(t)
 	rounds := 1
-	if full {
+	if full.Set() {
 		rounds = 3
 	}
 	if soak := os.Getenv("SOAK"); soak != "" {

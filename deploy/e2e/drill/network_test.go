@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"durward.internal/deploy/e2e/drill"
+	"durward.internal/services/platform/platformtest/full"
 )
 
 func TestDrillNetwork(t *testing.T) {
 	t.Parallel()
 	chosen := chosenLines(t)
 	if chosen.MatchString(drill.NetworkLine) {
-		drill.RunNetwork(t, full)
+		drill.RunNetwork(t, full.Set())
 	}
 }
 
@@ -21,7 +22,7 @@ func TestDrillExposure(t *testing.T) {
 	t.Parallel()
 	chosen := chosenLines(t)
 	if chosen.MatchString(drill.ExposureLine) {
-		drill.RunExposure(t, full)
+		drill.RunExposure(t, full.Set())
 	}
 }
 
@@ -29,6 +30,6 @@ func TestDrillMixed(t *testing.T) {
 	t.Parallel()
 	chosen := chosenLines(t)
 	if older := os.Getenv("OLDER"); chosen.MatchString(drill.MixedLine) && older != "" {
-		drill.RunMixed(t, older, full)
+		drill.RunMixed(t, older, full.Set())
 	}
 }

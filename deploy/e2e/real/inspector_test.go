@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/platformtest/full"
 )
 
 // inspector is the MCP inspector's command line, which connects anew for each call.
@@ -72,10 +73,11 @@ func (i inspector) Call(tool string, arguments map[string]any) func() *mcp.CallT
 	}
 }
 
-// TestInspector runs the MCP inspector's command line in the eras that it can be told to speak, over HTTP and stdio. Each call
-// is a connection of its own: operations belong to the principal.
+// TestInspector runs the MCP inspector's command line in the eras that it can be told to speak, over HTTP and stdio, or in a third of these
+// ways: each call is a connection and a process of Node's of its own. Operations belong to the principal.
 func TestInspector(t *testing.T) {
 	t.Parallel()
+	picked := full.Picks(t, 3)
 	var table results
 	t.Run("clients", func(t *testing.T) {
 		for _, test := range []struct {
@@ -88,6 +90,9 @@ func TestInspector(t *testing.T) {
 			{"modern", "2026-07-28", true},
 		} {
 			for _, transport := range []string{"http", "stdio"} {
+				if !picked() {
+					continue
+				}
 				name := "inspector " + test.era + ", " + test.revision + ", " + transport
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()

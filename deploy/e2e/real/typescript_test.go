@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/platformtest/full"
 )
 
 // node is the locked Node.js.
@@ -171,9 +172,10 @@ func (c *typescript) Updated() string {
 }
 
 // TestTypeScript runs the two generations of the TypeScript SDK in every era that they speak, over HTTP with a bearer token
-// and through the bridge, which signs.
+// and through the bridge, which signs, or a third of these.
 func TestTypeScript(t *testing.T) {
 	t.Parallel()
+	picked := full.Picks(t, 3)
 	const sessions, stateless = "2025-11-25", "2026-07-28"
 	var table results
 	t.Run("clients", func(t *testing.T) {
@@ -184,6 +186,9 @@ func TestTypeScript(t *testing.T) {
 			{"v2.mjs", "pin", stateless},
 		} {
 			for _, transport := range []string{"http", "stdio"} {
+				if !picked() {
+					continue
+				}
 				name := "typescript " + strings.TrimSuffix(test.script, ".mjs")
 				if test.era != "" {
 					name += " " + test.era
