@@ -483,9 +483,12 @@ func (h *composed) profiles() {
 	}
 	h.ok("restart", "gateway", "executor")
 	h.ok("--profile", "postgres", "--profile", "prometheus", "up", "--detach", "--wait")
-	if out, code := h.run("curl", "-fsS", "http://127.0.0.1:9090/api/v1/rules"); code != 0 || !strings.Contains(out, `"name":"DurwardProcessDown"`) {
-		h.Errorf("the rules of alerts: %d, %s", code, out)
-	}
+	h.eventually("Prometheus has the rules of alerts", func() error { // whose container has no health to wait for
+		if out, code := h.run("curl", "-fsS", "http://127.0.0.1:9090/api/v1/rules"); code != 0 || !strings.Contains(out, `"name":"DurwardProcessDown"`) {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
 	h.eventually("Prometheus has asked the gateway and the executor", func() error {
 		out, code := h.run("curl", "-fsS", "http://127.0.0.1:9090/api/v1/query?query=sum(up)")
 		if code != 0 || !strings.Contains(out, `"2"]`) {
