@@ -59,7 +59,7 @@ func (c *logCollector) start(t *testing.T) {
 	t.Helper()
 	lis, err := net.Listen("tcp", c.address)
 	must(t, err)
-	c.address, c.server = lis.Addr().String(), grpc.NewServer()
+	c.server = grpc.NewServer()
 	logspb.RegisterLogsServiceServer(c.server, c)
 	server := c.server
 	go func() { _ = server.Serve(lis) }()
@@ -97,7 +97,7 @@ func TestForwarded(t *testing.T) {
 	h.StartAll()
 	must(t, os.Mkdir(h.Path("tls", "relay"), 0o700))
 	h.Durward("cert", "renew")
-	siem, otlp := syslogtest.New(t), &logCollector{address: "127.0.0.1:0", ids: map[string]bool{}}
+	siem, otlp := syslogtest.New(t), &logCollector{address: fmt.Sprintf("127.0.0.1:%d", h.Port(2)), ids: map[string]bool{}}
 	otlp.start(t)
 	h.WriteFile("auditrelay.yaml", fmt.Sprintf(`audit: {address: %q, identity: %q}
 trust_dir: %s

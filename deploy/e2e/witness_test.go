@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,10 +105,7 @@ func TestWitnessed(t *testing.T) {
 	}
 
 	// The witness and the relay.
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	at := lis.Addr().String()
-	must(t, lis.Close())
+	at := fmt.Sprintf("127.0.0.1:%d", h.Port(2))
 	lines := strings.Split(strings.TrimSpace(h.ReadFile("trust/log_keys")), "\n")
 	logKey := lines[len(lines)-1] // after the comment
 	h.WriteFile("auditwitness.yaml", fmt.Sprintf("listen: %s\nstate_dir: %s\nkey: %s\nlogs: [%q]\n", at, h.Path("witness"), h.Path("witness.key"), logKey))
