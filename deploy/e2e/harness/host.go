@@ -363,6 +363,12 @@ func (h *Host) Process(role string) *Process {
 	return p
 }
 
+// runs reports whether a process was started and has not ended.
+func (h *Host) runs(name string) bool {
+	p := h.processes[name]
+	return p != nil && p.Running()
+}
+
 // Healthy reports whether a process answers that it is well.
 func (h *Host) Healthy(role string) bool {
 	ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)

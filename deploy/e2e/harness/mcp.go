@@ -103,7 +103,10 @@ func (h *Host) AddKeyBound(name string, flags ...string) {
 
 func (h *Host) addClients(names, flags []string) {
 	h.t.Helper()
-	before, running := h.vaultClients()
+	var before uint32
+	running := h.runs(Vault) || h.runs(up)
+	// A vault that is busy, or that has just started, answers late. One that never answers is as good as none.
+	running = running && Poll(func() (err error) { before, err = h.vaultClients(); return err }) == nil
 	for _, name := range names {
 		h.Durward(append([]string{"client", "add", name, "--yes"}, flags...)...)
 	}
@@ -111,23 +114,24 @@ func (h *Host) addClients(names, flags []string) {
 		return
 	}
 	Eventually(h.t, fmt.Sprintf("the vault knows the clients %v", names), func() error {
-		if now, _ := h.vaultClients(); int(now) < int(before)+len(names) {
-			return fmt.Errorf("it knows %d clients", now)
+		now, err := h.vaultClients()
+		if err == nil && int(now) < int(before)+len(names) {
+			err = fmt.Errorf("it knows %d clients", now)
 		}
-		return nil
+		return err
 	})
 }
 
-// vaultClients asks the vault how many clients it lets in; false: it does not answer.
-func (h *Host) vaultClients() (uint32, bool) {
+// vaultClients asks the vault how many clients it lets in.
+func (h *Host) vaultClients() (uint32, error) {
 	h.t.Helper()
 	if h.vault == nil {
 		h.vault = vaultv1.NewControlServiceClient(h.DialAs(h.OperatorIdentity(), Vault))
 	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), 5*time.Second)
 	defer cancel()
 	status, err := h.vault.GetStatus(ctx, &vaultv1.GetStatusRequest{})
-	return status.GetClients(), err == nil
+	return status.GetClients(), err
 }
 
 // bearer puts a token on every request.
