@@ -173,6 +173,12 @@ func (w Witnesses) Validate() error {
 // ErrQuorum means that fewer witnesses than a verifier wants have cosigned a checkpoint.
 var ErrQuorum = errors.New("fewer witnesses than the quorum cosigned the checkpoint")
 
+// ErrFuture means that a cosignature is dated later than now: the clock of its witness is ahead, or the one here is behind.
+var ErrFuture = errors.New("a witness's clock is ahead, or the one here is behind")
+
+// Skew is how far a witness's clock may be ahead. A cosignature from later would be fresh for as long as its date lies ahead.
+const Skew = 5 * time.Minute
+
 // Witnessed is a checkpoint with a quorum's cosignatures.
 type Witnessed struct {
 	Checkpoint
@@ -184,7 +190,8 @@ type Witnessed struct {
 }
 
 // OpenWitnessed opens a checkpoint that one of the log's keys signed and a quorum of the witnesses cosigned. Errors: ErrQuorum, which
-// says nothing against the log, and those of OpenCheckpoint. A cosignature from the future counts as one of now.
+// says nothing against the log, and those of OpenCheckpoint. A cosignature from within Skew ahead counts as one of now, and one from later
+// counts for nothing: where a quorum lacks it, the error is also ErrFuture.
 func (w Witnesses) OpenWitnessed(b []byte, keys []note.Verifier, now time.Time) (Witnessed, error) {
 	c, err := OpenCheckpoint(b, keys)
 	if err != nil {
@@ -194,7 +201,12 @@ func (w Witnesses) OpenWitnessed(b []byte, keys []note.Verifier, now time.Time) 
 	if err != nil {
 		return Witnessed{}, err
 	}
-	if w.Quorum < 1 || len(by) < w.Quorum {
+	all := len(by)
+	by = slices.DeleteFunc(by, func(sig cosignature) bool { return sig.ahead(now) })
+	switch {
+	case w.Quorum > 0 && len(by) < w.Quorum && all >= w.Quorum:
+		return Witnessed{}, fmt.Errorf("%w: %w", ErrQuorum, ErrFuture)
+	case w.Quorum < 1 || len(by) < w.Quorum:
 		return Witnessed{}, fmt.Errorf("%w: %d of %d, and %d are wanted", ErrQuorum, len(by), len(w.Keys), w.Quorum)
 	}
 	out := Witnessed{Checkpoint: c, Signed: slices.Clone(b)}
@@ -202,29 +214,38 @@ func (w Witnesses) OpenWitnessed(b []byte, keys []note.Verifier, now time.Time) 
 	for _, sig := range by {
 		out.By = append(out.By, sig.by)
 	}
-	out.At = time.Unix(int64(by[w.Quorum-1].at), 0).UTC()
+	out.At = by[w.Quorum-1].time()
 	if out.At.After(now) {
 		out.At = now
 	}
 	return out, nil
 }
 
-// By returns the name of the witness among w that made a signature line ("— NAME BASE64") for the checkpoint, "" for nobody's.
-func (w Witnesses) By(c Checkpoint, line string) string {
+// By returns the name of the witness among w that made a signature line ("— NAME BASE64") for the checkpoint, and "" for nobody's. Error:
+// ErrFuture, for one that does not count at now.
+func (w Witnesses) By(c Checkpoint, line string, now time.Time) (string, error) {
 	if strings.Contains(line, "\n") {
-		return ""
+		return "", nil
 	}
 	by, err := w.cosignatures([]byte(c.Text() + "\n" + line + "\n"))
-	if err != nil || len(by) != 1 {
-		return ""
+	switch {
+	case err != nil || len(by) != 1:
+		return "", nil //nolint:nilerr // it is nobody's
+	case by[0].ahead(now):
+		return "", fmt.Errorf("%w: %s dates its cosignature %s, and it is %s here", ErrFuture, by[0].by, by[0].time().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
-	return by[0].by
+	return by[0].by, nil
 }
 
 type cosignature struct {
 	by string
 	at uint64
 }
+
+func (c cosignature) time() time.Time { return time.Unix(int64(c.at), 0).UTC() }
+
+// ahead reports whether it is dated later than a clock may be wrong.
+func (c cosignature) ahead(now time.Time) bool { return c.time().After(now.Add(Skew)) }
 
 // cosignatures returns the signatures of the witnesses on a note. One that a witness did not make is an error.
 func (w Witnesses) cosignatures(b []byte) ([]cosignature, error) {

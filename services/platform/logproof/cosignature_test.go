@@ -129,6 +129,21 @@ func TestOpenWitnessed(t *testing.T) {
 	if early, err := want.OpenWitnessed(cosign(t, f, signed, two, one), f.keys, cosignedAt.Add(-time.Minute)); err != nil || early.At.After(cosignedAt.Add(-time.Minute)) {
 		t.Errorf("a cosignature from the future counts from %s on: %v", early.At, err)
 	}
+	// One that is dated later than a clock may be wrong counts for nothing, and keeps none of the others from counting.
+	hasty, both := cosigner(t, three.Name(), later.Add(logproof.Skew+time.Second)), cosign(t, f, signed, one, two)
+	if got, err := want.OpenWitnessed(cosign(t, f, signed, one, hasty), f.keys, later); !errors.Is(err, logproof.ErrQuorum) || !errors.Is(err, logproof.ErrFuture) {
+		t.Errorf("a quorum with one from the future: %v, %v", got.By, err)
+	}
+	if got, err := want.OpenWitnessed(cosign(t, f, both, hasty), f.keys, later); err != nil || slices.Contains(got.By, hasty.Name()) {
+		t.Errorf("a quorum beside one from the future: %v, %v", got.By, err)
+	}
+	for _, by := range []*logproof.Cosigner{hasty, cosigner(t, three.Name(), later.Add(logproof.Skew))} {
+		line := "— " + lastLine(cosign(t, f, signed, by))
+		name, err := want.By(f.checkpoint(t, 5), strings.TrimSuffix(line, "\n"), later)
+		if early := by == hasty; errors.Is(err, logproof.ErrFuture) != early || (name == "") != early {
+			t.Errorf("its line: %q, %v", name, err)
+		}
+	}
 	if _, err := (logproof.Witnesses{}).OpenWitnessed(cosign(t, f, signed, one, two), f.keys, later); !errors.Is(err, logproof.ErrQuorum) {
 		t.Errorf("without witnesses: %v", err)
 	}

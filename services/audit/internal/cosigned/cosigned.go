@@ -171,7 +171,9 @@ func merge(c logproof.Checkpoint, own string, lines []string, strict int, witnes
 	out := c.Text() + "\n" + own + "\n"
 	seen := map[string]bool{}
 	for i, line := range lines {
-		switch by := witnesses.By(c, line); {
+		switch by, err := witnesses.By(c, line, time.Now()); {
+		case err != nil && i < strict:
+			return nil, 0, fmt.Errorf("%w: %w", ErrInvalid, err)
 		case by == "" && i < strict:
 			return nil, 0, fmt.Errorf("%w: it is of no witness in the trust folder, or of another checkpoint", ErrInvalid)
 		case by != "" && !seen[by]:

@@ -192,10 +192,21 @@ func (r *Relay) post(ctx context.Context, url string, old uint64, c logproof.Che
 // trusted returns the lines that a trusted witness made for the checkpoint.
 func (r *Relay) trusted(c logproof.Checkpoint, body []byte) ([]string, uint64, error) {
 	var lines []string
+	var early error
 	for line := range strings.SplitSeq(strings.TrimSuffix(string(body), "\n"), "\n") {
-		if len(line) <= maxLine && len(lines) < maxLines && r.cfg.Witnesses().By(c, line) != "" {
+		if len(line) > maxLine || len(lines) == maxLines {
+			continue
+		}
+		by, err := r.cfg.Witnesses().By(c, line, time.Now())
+		if err != nil {
+			early = err
+		}
+		if by != "" {
 			lines = append(lines, line)
 		}
+	}
+	if len(lines) == 0 && early != nil {
+		return nil, 0, early
 	}
 	if len(lines) == 0 {
 		return nil, 0, errors.New("the witness's answer is signed by no witness in the trust folder")

@@ -52,6 +52,7 @@ type world struct {
 
 type testWitness struct {
 	signer  *logproof.Cosigner
+	key     ed25519.PrivateKey
 	handler http.Handler
 	server  *httptest.Server
 	// answer takes the place of the witness's own; nil: its own.
@@ -73,7 +74,7 @@ func newWorld(t *testing.T, witnesses, quorum int, required string) *world {
 	for i := range witnesses {
 		_, key, err := ed25519.GenerateKey(nil)
 		must(t, err)
-		one := &testWitness{}
+		one := &testWitness{key: key}
 		one.signer, err = logproof.NewCosigner(fmt.Sprintf("witness.example/%d", i), key, time.Now)
 		must(t, err)
 		made, err := witness.New(witness.Config{Signer: one.signer, Logs: w.keys(), Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
@@ -303,6 +304,13 @@ func TestHostileWitness(t *testing.T) {
 			must(w.t, err)
 			_, _ = io.WriteString(out, strings.SplitN(string(b), "\n\n", 2)[1])
 		},
+		"clock ahead": func(w *world, out http.ResponseWriter, in *http.Request) {
+			signer, err := logproof.NewCosigner(w.witnesses[2].signer.Name(), w.witnesses[2].key, func() time.Time { return time.Now().Add(time.Hour) })
+			must(w.t, err)
+			ahead, err := witness.New(witness.Config{Signer: signer, Logs: w.keys(), Dir: w.t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+			must(w.t, err)
+			ahead.Handler().ServeHTTP(out, in)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 3, 2, "")
@@ -316,7 +324,7 @@ func TestHostileWitness(t *testing.T) {
 			if err != nil || got.Size != 5 || len(got.By) != 2 || strings.Contains(strings.Join(got.By, " "), w.witnesses[2].signer.Name()) {
 				t.Errorf("%d records, by %v, %v", got.Size, got.By, err)
 			}
-			if !strings.Contains(w.logged(), w.witnesses[2].server.URL) {
+			if !strings.Contains(w.logged(), w.witnesses[2].server.URL) || strings.Contains(w.logged(), logproof.ErrFuture.Error()) != (name == "clock ahead") {
 				t.Errorf("the relay said nothing of it:\n%s", w.logged())
 			}
 		})

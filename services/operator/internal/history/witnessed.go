@@ -1,6 +1,7 @@
 package history
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -28,6 +29,9 @@ func WitnessLine(roots *trust.Snapshot, signed []byte, now time.Time) (line stri
 	if err != nil {
 		newest = logproof.Witnessed{}
 		line = fmt.Sprintf("COSIGNED BY NO QUORUM OF ITS %d WITNESSES", len(witnesses.Keys))
+		if errors.Is(err, logproof.ErrFuture) {
+			line += ": " + logproof.ErrFuture.Error()
+		}
 	} else {
 		line = fmt.Sprintf("cosigned by %s at %s, %s ago", clean.Line(strings.Join(newest.By, ", "), 200), clean.Count(newest.Size, "record"), now.Sub(newest.At).Round(time.Second))
 	}

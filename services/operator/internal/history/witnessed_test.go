@@ -102,6 +102,8 @@ func TestWitnessLine(t *testing.T) {
 	}{
 		{"", nil, 0, []string{"NO QUORUM OF ITS 1 WITNESSES"}, false},
 		{"", l.checkpoint(), 0, []string{"NO QUORUM"}, false},
+		{"", signed, -time.Hour, []string{"NO QUORUM OF ITS 1 WITNESSES: a witness's clock is ahead"}, false},
+		{"10m", signed, -time.Hour, []string{"NO QUORUM", "clock is ahead", "CHANGES WAIT"}, false},
 		{"", signed, 59 * time.Minute, []string{"cosigned by witness.example/one at 1 record, 59m0s ago"}, true},
 		{"", signed, time.Hour, []string{"cosigned by witness.example/one at 1 record, 1h0m0s ago"}, false},
 		{"10m", signed, time.Minute, []string{"cosigned by", "1m0s ago"}, true},
