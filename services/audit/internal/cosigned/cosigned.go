@@ -49,8 +49,6 @@ type Keeper struct {
 	mu  sync.Mutex
 	at  logproof.Checkpoint
 	raw []byte
-	// quorum: the kept checkpoint had one when it came.
-	quorum bool
 	// opened is when this keeper was.
 	opened time.Time
 }
@@ -74,8 +72,7 @@ func Open(ctx context.Context, cfg Config) (*Keeper, error) {
 		return nil, err
 	}
 	if holds {
-		_, err := cfg.Witnesses().OpenWitnessed(raw, cfg.Keys(), time.Now())
-		k.at, k.raw, k.quorum = c, raw, err == nil
+		k.at, k.raw = c, raw
 	}
 	return k, nil
 }
@@ -108,7 +105,7 @@ func (k *Keeper) Silent(now time.Time) time.Duration {
 // caller holds mu.
 func (k *Keeper) judge(keys []note.Verifier) {
 	if _, err := logproof.OpenCheckpoint(k.raw, keys); err != nil {
-		k.at, k.raw, k.quorum = logproof.Checkpoint{}, nil, false
+		k.at, k.raw = logproof.Checkpoint{}, nil
 	}
 }
 
@@ -145,13 +142,15 @@ func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 		return err
 	}
 	quorum := witnesses.Quorum > 0 && count >= witnesses.Quorum
-	if c.Size < k.at.Size && (k.quorum || !quorum) || c.Size > k.at.Size && k.quorum && !quorum {
+	_, err = witnesses.OpenWitnessed(k.raw, keys, time.Now()) // by the witnesses of now: one may have gone since
+	kept := err == nil
+	if c.Size < k.at.Size && (kept || !quorum) || c.Size > k.at.Size && kept && !quorum {
 		return ErrLess
 	}
 	if err := durable.Replace(filepath.Join(k.cfg.Dir, File), merged); err != nil {
 		return fmt.Errorf("keep the cosigned checkpoint: %w", err)
 	}
-	k.at, k.raw, k.quorum = c, merged, quorum
+	k.at, k.raw = c, merged
 	return nil
 }
 

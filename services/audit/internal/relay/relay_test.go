@@ -395,6 +395,12 @@ func TestHostileRelay(t *testing.T) {
 	if _, err := client.AddCosignatures(t.Context(), &auditv1.AddCosignaturesRequest{Checkpoint: eight.GetCheckpoint(), Cosignatures: []string{line(eight.GetCheckpoint(), zero)}}); !fault.Is(err, callv1.Code_CODE_CONFLICT) {
 		t.Errorf("fewer than a quorum: %v", err)
 	}
+	// Once other witnesses are trusted, what is kept has no quorum any more, and the newer tree is the better one.
+	w.kit.WriteTrust(trust.FileWitnesses, fmt.Appendf(nil, "quorum: 2\nwitnesses:\n  - %s\n  - %s\n", zero.String(), stranger.String()))
+	must(t, w.kit.Trust.Reload())
+	if _, err := client.AddCosignatures(t.Context(), &auditv1.AddCosignaturesRequest{Checkpoint: eight.GetCheckpoint(), Cosignatures: []string{line(eight.GetCheckpoint(), zero)}}); err != nil {
+		t.Errorf("after witnesses.yaml changed: %v", err)
+	}
 	if _, err := client.GetConsistency(t.Context(), &auditv1.GetConsistencyRequest{OldSize: 5, NewSize: 900}); !fault.Is(err, callv1.Code_CODE_CONFLICT) {
 		t.Errorf("a tree that is not there: %v", err)
 	}
