@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 )
 
@@ -134,7 +135,8 @@ func (a *app) fillSearch(f *filter) (q *auditv1.SearchRecordsRequest, err error)
 func enum(values map[string]int32, names map[int32]string, prefix, word, what string) (int32, error) {
 	value, ok := values[prefix+strings.ToUpper(strings.ReplaceAll(word, "-", "_"))]
 	if !ok || value == 0 {
-		return 0, cli.Usage("Use "+strings.Join(cli.EnumWords(names, prefix), ", ")+".", "%q is not %s", clean.Visible(word), what)
+		words := cli.EnumWords(names, prefix)
+		return 0, cli.Usage(cli.DidYouMean(config.Suggest(strings.ReplaceAll(word, "-", "_"), words), "Use "+strings.Join(words, ", ")+"."), "%q is not %s", clean.Visible(word), what)
 	}
 	return value, nil
 }

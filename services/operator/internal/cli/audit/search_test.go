@@ -18,7 +18,7 @@ import (
 
 // TestSearchFlags: what the flags say is what audit is asked, and a word that means nothing is refused with those that do.
 func TestSearchFlags(t *testing.T) {
-	core, _, _ := clitest.Printing(false)
+	core, _, said := clitest.Printing(false)
 	a := &app{core}
 	f := &filter{tier: "destructive", channel: "desktop-ui", kinds: []string{"sink-refused", "NOTE"}, statuses: []string{"timeout"}}
 	f.Text, f.Limit = "out of memory", 50
@@ -44,6 +44,14 @@ func TestSearchFlags(t *testing.T) {
 		bad.Limit = 50
 		if _, err := a.fillSearch(bad); !errors.As(err, &p) || p.Code != cli.ExitUsage {
 			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	// A word that is nearly one is answered with that one, and any other with all of them.
+	for word, want := range map[string]string{"approvd": "Did you mean approved?", "sink-refusd": "Did you mean sink_refused?", "zzz": "Use approved, "} {
+		said.Reset()
+		_, err := a.fillSearch(&filter{kinds: []string{word}, SearchRecordsRequest: auditv1.SearchRecordsRequest{Limit: 50}})
+		if code := a.Explain(err); code != cli.ExitUsage || !strings.Contains(said.String(), want) {
+			t.Errorf("--kind %s: exit code %d, %s", word, code, said)
 		}
 	}
 	var p *cli.Problem
