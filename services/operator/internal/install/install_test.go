@@ -657,7 +657,7 @@ func TestAnOperatorWhoseUserIsGone(t *testing.T) {
 	m := newImage(t)
 	m.apply(install.Settings{})
 	m.write("etc/passwd", strings.ReplaceAll(m.read("etc/passwd"), "alice:", "bob:"))
-	if _, err := install.New(m.options(install.Settings{})); err == nil || !strings.Contains(err.Error(), "operator alice: there is no such Unix user") {
+	if _, err := install.New(m.options(install.Settings{})); err == nil || !strings.Contains(err.Error(), "operator alice: there is no such Unix user. Name") || !strings.Contains(err.Error(), "sudo useradd -m alice") {
 		t.Errorf("named by root: %v", err)
 	}
 	m.must(os.WriteFile(filepath.Join(m.programs, "vault"), []byte("a new program"), 0o755))

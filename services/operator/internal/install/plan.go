@@ -180,6 +180,8 @@ func (p *Plan) present() error {
 		case errors.Is(err, errNoSuchUser) && !slices.Contains(p.opts.Operators, name):
 			p.add(Step{Verb: Keep, What: "operator " + name, Note: "there is no such Unix user. Where the person has left, key and certificate are still to be taken away: sudo durward operator revoke " +
 				installdir.OperatorName(name)})
+		case errors.Is(err, errNoSuchUser):
+			return fmt.Errorf("operator %w. Name the Unix user of a person who is there, or make the user first: sudo useradd -m %s", err, name)
 		case err != nil:
 			return fmt.Errorf("operator %w", err)
 		default:
