@@ -11,6 +11,7 @@ import (
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/resource"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
 
@@ -75,6 +76,14 @@ var prompts = []prompt{
 // may reports whether the client may call every tool that the prompt names.
 func (p prompt) may(call *httpfront.Call) bool {
 	return !slices.ContainsFunc(p.tools, func(tool string) bool { return !call.Session.May(tool) })
+}
+
+// hasPrompt reports whether prompts/list shows the client a prompt of that name.
+func hasPrompt(call *httpfront.Call, name string) bool {
+	if t, _, is := contract.PromptCall(name, nil); is {
+		return mayBeside(call, t)
+	}
+	return slices.ContainsFunc(prompts, func(p prompt) bool { return p.name == name && p.may(call) })
 }
 
 // registerPrompts puts the prompts on a server.

@@ -257,8 +257,12 @@ func (r *resources) read(ctx context.Context, req *mcp.ReadResourceRequest) (*mc
 }
 
 func (r *resources) complete(ctx context.Context, call *httpfront.Call, params *mcp.CompleteParams) (mcp.Result, error) {
+	if params.Ref != nil && params.Ref.Type == "ref/prompt" && hasPrompt(call, params.Ref.Name) {
+		// Nothing is proposed for its arguments, which is no error.
+		return &mcp.CompleteResult{Meta: mcp.Meta{metaRequestID: call.RequestID}, Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil
+	}
 	if params.Ref == nil || params.Ref.Type != "ref/resource" {
-		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "only arguments of resource templates are completed", fault.WithField("ref.type"))
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "that is no prompt of yours, and no resource template", fault.WithField("ref"))
 	}
 	values, total, err := r.reader.Complete(ctx, client(call), params.Ref.URI, params.Argument.Name, params.Argument.Value)
 	if err != nil {

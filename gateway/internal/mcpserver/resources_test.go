@@ -380,15 +380,22 @@ func TestCompletion(t *testing.T) {
 					t.Errorf("%s %q begins with %s", c.argument, c.prefix, got.Completion.Values[0])
 				}
 			}
+			// The arguments of a prompt that is there have no proposals, which is no error.
+			got, err := r.Complete(context.Background(), &mcp.CompleteParams{
+				Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "switch"}, Argument: mcp.CompleteParamsArgument{Name: "mode_id", Value: "d"},
+			})
+			if err != nil || got.Completion.Values == nil || len(got.Completion.Values) != 0 || got.Completion.HasMore {
+				t.Errorf("a prompt's argument: %+v, %v", got, err)
+			}
 			for name, params := range map[string]*mcp.CompleteParams{
 				"no such template": {Ref: &mcp.CompleteReference{Type: "ref/resource", URI: "durward://secrets/{id}"}, Argument: mcp.CompleteParamsArgument{Name: "id"}},
 				"no such argument": {Ref: &mcp.CompleteReference{Type: "ref/resource", URI: services}, Argument: mcp.CompleteParamsArgument{Name: "path"}},
 				"another family's": {Ref: &mcp.CompleteReference{Type: "ref/resource", URI: operations}, Argument: mcp.CompleteParamsArgument{Name: "service_id"}},
-				"a prompt":         {Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "x"}, Argument: mcp.CompleteParamsArgument{Name: "id"}},
+				"no such prompt":   {Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "x"}, Argument: mcp.CompleteParamsArgument{Name: "id"}},
 			} {
 				var refused *jsonrpc.Error
 				if _, err := r.Complete(context.Background(), params); !errors.As(err, &refused) || refused.Code != jsonrpc.CodeInvalidParams ||
-					(name == "a prompt") != strings.Contains(string(refused.Data), "ref.type") {
+					(name == "no such prompt") != strings.Contains(string(refused.Data), `"ref"`) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
