@@ -244,7 +244,7 @@ func processors(k *check) string {
 func memorySwap(k *check) string {
 	m, s := k.Host.Memory, k.Host.MemorySwap
 	switch {
-	case s == 0, m > 0 && s >= m && s <= 2*m, s == -1 && k.NoSwapAccounting:
+	case s == 0, s >= m && s <= 2*m, s == -1 && k.NoSwapAccounting:
 		return ""
 	}
 	return "must be between the memory limit and twice that"

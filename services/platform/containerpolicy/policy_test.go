@@ -2,6 +2,7 @@ package containerpolicy
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -42,6 +43,117 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s is no container", nothing)
 		}
 	}
+}
+
+// Each rule's edges, with the entry's bounds where a rule has some.
+func TestEdges(t *testing.T) {
+	t.Parallel()
+	cases := containertest.Adopt(t)
+	const one = "GPU-11111111-2222-3333-4444-555555555555"
+	profile := func(s string) string {
+		return `{"HostConfig":{"SecurityOpt":["no-new-privileges",` + string(must(json.Marshal("seccomp="+s))) + `]}}`
+	}
+	gpu := func(d string) string { return `{"HostConfig":{"DeviceRequests":[` + d + `]}}` }
+	env := func(pairs string) string { return `{"Config":{"Env":[` + pairs + `]}}` }
+	mounted := func(m string) string { return `{"HostConfig":{"Mounts":[` + m + `]}}` }
+	ulimit := func(name string, hard, soft int) string {
+		return fmt.Sprintf(`{"HostConfig":{"Ulimits":[{"Name":%q,"Hard":%d,"Soft":%d}]}}`, name, hard, soft)
+	}
+	for _, tc := range []struct {
+		name  string
+		rules func(r *Rules)
+		patch string
+		good  bool
+	}{
+		{name: "a number of GPUs beside their names", patch: gpu(`{"Driver":"nvidia","Count":1,"DeviceIDs":["` + one + `"],"Capabilities":[["gpu"]]}`)},
+		{name: "a GPU without a name", patch: gpu(`{"Driver":"nvidia","Capabilities":[["gpu"]]}`)},
+		{name: "capabilities of CDI", patch: gpu(`{"Driver":"cdi","DeviceIDs":["nvidia.com/gpu=` + one + `"],"Capabilities":[["gpu"]]}`)},
+		{name: "an index that the entry names", rules: func(r *Rules) { r.GPUs = []string{"0"} }, patch: gpu(`{"Driver":"nvidia","DeviceIDs":["0"],"Capabilities":[["gpu"]]}`)},
+		{name: "capabilities without a GPU", patch: gpu(`{"Driver":"nvidia","DeviceIDs":["` + one + `"],"Capabilities":[["compute"]]}`)},
+		{name: "a strange key that the entry names", rules: func(r *Rules) { r.Environment = []string{"A-B"} }, patch: env(`"A-B=1"`)},
+		{name: "a value with a NUL", patch: env(`"HOME=a\u0000b"`)},
+		{name: "GPUs by an environment that is not the image's", rules: func(r *Rules) { r.ImageEnvironment = nil }, patch: env(`"NVIDIA_VISIBLE_DEVICES=all"`)},
+		{name: "NVIDIA's word that is not the image's", patch: env(`"NVIDIA_PRODUCT_NAME=x"`)},
+		{name: "no GPU by its other name", patch: env(`"NVIDIA_VISIBLE_DEVICES=none"`), good: true},
+		{name: "NVIDIA's version by the image", rules: func(r *Rules) { r.ImageEnvironment = []string{"NVIDIA_CUDA_VERSION=12"} }, patch: env(`"NVIDIA_CUDA_VERSION=12"`), good: true},
+		{name: "every capability dropped, in full", patch: `{"HostConfig":{"CapDrop":["CAP_ALL"]}}`, good: true},
+		{name: "no shared memory", patch: `{"HostConfig":{"IpcMode":"none"}}`, good: true},
+		{name: "the default isolation", patch: `{"HostConfig":{"Isolation":"default"}}`, good: true},
+		{name: "another isolation", patch: `{"HostConfig":{"Isolation":"hyperv"}}`},
+		{name: "negative shared memory", patch: `{"HostConfig":{"ShmSize":-1}}`},
+		{name: "a negative reservation", patch: `{"HostConfig":{"MemoryReservation":-1}}`},
+		{name: "a negative period", patch: `{"HostConfig":{"CpuPeriod":-1}}`},
+		{name: "a negative quota", patch: `{"HostConfig":{"CpuQuota":-1}}`},
+		{name: "processors by number", patch: `{"HostConfig":{"CpusetCpus":"0-3,7"}}`, good: true},
+		{name: "processors by another word", patch: `{"HostConfig":{"CpusetCpus":"all"}}`},
+		{name: "as many processes as an adopted one may have", patch: `{"HostConfig":{"PidsLimit":1048576}}`, good: true},
+		{name: "one process more", patch: `{"HostConfig":{"PidsLimit":1048577}}`},
+		{name: "a small quota beside many processors", rules: func(r *Rules) { r.NanoCPUs = 1e9 }, patch: `{"HostConfig":{"NanoCpus":2000000000,"CpuQuota":50000}}`},
+		{name: "a quota of a long period", rules: func(r *Rules) { r.NanoCPUs = 1e9 }, patch: `{"HostConfig":{"CpuQuota":200000,"CpuPeriod":400000}}`, good: true},
+		{name: "swap where the kernel bounds none", rules: func(r *Rules) { r.NoSwapAccounting = true }, patch: `{"HostConfig":{"Memory":1073741824,"MemorySwap":-1}}`, good: true},
+		{name: "much swap where the kernel bounds none", rules: func(r *Rules) { r.NoSwapAccounting = true }, patch: `{"HostConfig":{"Memory":1073741824,"MemorySwap":5368709120}}`},
+		{name: "swap without memory", patch: `{"HostConfig":{"Memory":0,"MemorySwap":1}}`},
+		{name: "swap below the memory", patch: `{"HostConfig":{"Memory":1073741824,"MemorySwap":1}}`},
+		{name: "another user than the entry's", rules: func(r *Rules) { r.User = "1001:1001" }},
+		{name: "the entry's user", rules: func(r *Rules) { r.User = "1000:1000" }, good: true},
+		{name: "port 0 where the entry has none", rules: func(r *Rules) { r.Port = 0 },
+			patch: `{"HostConfig":{"PortBindings":{"8000/tcp":null,"0/tcp":[{"HostIp":"127.0.0.1","HostPort":"8001"}]}},"NetworkSettings":{"Ports":null}}`},
+		{name: "no log file", patch: `{"HostConfig":{"LogConfig":{"Config":{"max-file":"0"}}}}`},
+		{name: "a size that overflows", patch: `{"HostConfig":{"LogConfig":{"Config":{"max-size":"9999999999g"}}}}`},
+		{name: "a large log in two files", patch: `{"HostConfig":{"LogConfig":{"Config":{"max-size":"1g"}}}}`, good: true},
+		{name: "an empty ulimit", patch: `{"HostConfig":{"Ulimits":[null]}}`},
+		{name: "core files", patch: ulimit("core", 1, 0)},
+		{name: "core files later", patch: ulimit("core", 0, 1)},
+		{name: "no files of another kind", patch: ulimit("fsize", 0, 0)},
+		{name: "open files", patch: ulimit("nofile", 1024, 1024), good: true},
+		{name: "many open files", patch: ulimit("nofile", 1<<21, 1)},
+		{name: "endless open files", patch: ulimit("nofile", -1, -1)},
+		{name: "endless open files, at first", patch: ulimit("nofile", 1024, -1)},
+		{name: "more open files at first", patch: ulimit("nofile", 1024, 2048)},
+		{name: "as many of another kind", patch: ulimit("memlock", 1024, 1024)},
+		{name: "memory as a mount", patch: mounted(`{"Type":"tmpfs","Target":"/x","TmpfsOptions":{"SizeBytes":1}}`), good: true},
+		{name: "memory as a mount with options", patch: mounted(`{"Type":"tmpfs","Target":"/x","TmpfsOptions":{"Options":[["dev"]]}}`)},
+		{name: "memory with a source", patch: mounted(`{"Type":"tmpfs","Source":"/srv","Target":"/x"}`)},
+		{name: "memory with a folder's options", patch: mounted(`{"Type":"tmpfs","Target":"/x","BindOptions":{}}`)},
+		{name: "a folder with options of memory", patch: mounted(`{"Type":"bind","Source":"/srv","Target":"/x","TmpfsOptions":{}}`)},
+		{name: "another consistency", patch: mounted(`{"Type":"bind","Source":"/srv","Target":"/x","Consistency":"cached"}`)},
+		{name: "the default consistency", patch: mounted(`{"Type":"bind","Source":"/srv","Target":"/x","Consistency":"default"}`), good: true},
+		{name: "a folder with a volume's options", patch: mounted(`{"Type":"bind","Source":"/srv","Target":"/x","VolumeOptions":{}}`)},
+		{name: "a folder with an image's options", patch: mounted(`{"Type":"bind","Source":"/srv","Target":"/x","ImageOptions":{}}`)},
+		{name: "a folder with a cluster's options", patch: mounted(`{"Type":"bind","Source":"/srv","Target":"/x","ClusterOptions":{}}`)},
+		{name: "calls for a capability that none has", good: true,
+			patch: profile(`{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["mount"],"action":"SCMP_ACT_ALLOW","includes":{"caps":["CAP_NET_BIND_SERVICE","CAP_SYS_ADMIN"]}}]}`)},
+		{name: "calls for the capability that may be added",
+			patch: profile(`{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["mount"],"action":"SCMP_ACT_ALLOW","includes":{"caps":["CAP_NET_BIND_SERVICE"]}}]}`)},
+		{name: "calls that are refused by name", good: true,
+			patch: profile(`{"defaultAction":"SCMP_ACT_KILL_PROCESS","syscalls":[{"names":["mount"],"action":"SCMP_ACT_ERRNO"}]}`)},
+		{name: "a new process of any kind", patch: profile(`{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["clone3"],"action":"SCMP_ACT_ALLOW"}]}`)},
+		{name: "the clock by its newer name", patch: profile(`{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["clock_settime64"],"action":"SCMP_ACT_LOG"}]}`)},
+		{name: "no profile", patch: profile(`{"defaultAction":"SCMP_ACT_ERRNO"`)},
+		{name: "a profile beyond its bound", patch: profile(`{"defaultAction":"SCMP_ACT_ERRNO"}` + strings.Repeat(" ", maxProfile))},
+	} {
+		// By name alone: the rules on what is really mounted are others.
+		rules := &Rules{Mounts: cases.Rules.Mounts, Environment: cases.Rules.Environment, ImageEnvironment: cases.Image.Config.Env, GPUs: cases.Rules.GPUs,
+			Port: cases.Rules.Port, HostPort: cases.Rules.HostPort, NamesOnly: true}
+		if tc.rules != nil {
+			tc.rules(rules)
+		}
+		patch := any(map[string]any{})
+		if tc.patch != "" {
+			must(0, json.Unmarshal([]byte(tc.patch), &patch))
+		}
+		if found := rules.Refusals(must(json.Marshal(containertest.Merge(cases.Base, patch)))); (len(found) == 0) != tc.good {
+			t.Errorf("%s: good %v, found %q", tc.name, tc.good, found)
+		}
+	}
+}
+
+// must is for what cannot fail in a test's own words.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // What is refused is named, and never with more than a line.

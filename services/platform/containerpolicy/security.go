@@ -26,11 +26,15 @@ var (
 // container's own network, and nothing of the host; containers that are made here do not have it.
 func capabilitiesAdded(k *check) string {
 	for _, c := range k.Host.CapAdd {
-		if c != "NET_BIND_SERVICE" && c != "CAP_NET_BIND_SERVICE" {
+		if !mayBeAdded(c) {
 			return safe(c) + " is not for containers"
 		}
 	}
 	return ""
+}
+
+func mayBeAdded(capability string) bool {
+	return strings.TrimPrefix(capability, "CAP_") == "NET_BIND_SERVICE"
 }
 
 // securityOptions must forbid new privileges, and may name confinements but never lift one.
@@ -66,12 +70,15 @@ const maxProfile = 256 << 10
 // hostCalls are system calls that Docker's own profile keeps from a container without capabilities. A profile that allows one
 // is wider than none being named.
 var hostCalls = []string{
-	"acct", "add_key", "bpf", "chroot", "clock_settime", "create_module", "delete_module", "finit_module", "fsconfig", "fsmount",
-	"fsopen", "fspick", "get_kernel_syms", "get_mempolicy", "init_module", "ioperm", "iopl", "kcmp", "kexec_file_load",
-	"kexec_load", "keyctl", "lookup_dcookie", "mbind", "mount", "mount_setattr", "move_mount", "move_pages", "nfsservctl",
-	"open_by_handle_at", "open_tree", "perf_event_open", "pivot_root", "query_module", "quotactl", "quotactl_fd", "reboot",
-	"request_key", "set_mempolicy", "setdomainname", "sethostname", "setns", "settimeofday", "swapoff", "swapon", "sysfs",
-	"syslog", "umount", "umount2", "unshare", "uselib", "userfaultfd", "ustat", "vhangup", "vm86", "vm86old", "_sysctl",
+	"acct", "add_key", "bpf", "chroot", "clock_settime", "clock_settime64", "clone3", "create_module", "delete_module",
+	"fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms", "get_mempolicy", "init_module",
+	"io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl",
+	"lookup_dcookie", "lsm_get_self_attr", "lsm_list_modules", "lsm_set_self_attr", "mbind",
+	"mount", "mount_setattr", "move_mount", "move_pages", "nfsservctl", "open_by_handle_at",
+	"open_tree", "perf_event_open", "pidfd_getfd", "pivot_root", "process_madvise", "query_module", "quotactl", "quotactl_fd",
+	"reboot", "request_key", "set_mempolicy", "set_mempolicy_home_node", "setdomainname", "sethostname", "setns", "settimeofday",
+	"stime", "swapoff", "swapon", "sysfs", "syslog", "umount", "umount2", "unshare", "uselib", "userfaultfd", "ustat", "vhangup",
+	"vm86", "vm86old", "_sysctl",
 }
 
 // allowing are the actions that let a call through.
@@ -79,7 +86,7 @@ var allowing = []string{"SCMP_ACT_ALLOW", "SCMP_ACT_LOG", "SCMP_ACT_TRACE", "SCM
 
 // confines reports whether text is a seccomp profile that denies by default and lets nothing through that reaches the host. A
 // profile's conditions are not weighed: naming a call among those allowed is enough to be refused, unless the profile asks
-// for a capability that no container here has.
+// for a capability that no container here can have.
 func confines(text string) bool {
 	if len(text) > maxProfile {
 		return false
@@ -104,7 +111,8 @@ func confines(text string) bool {
 		return false
 	}
 	for _, call := range profile.Syscalls {
-		if !slices.Contains(allowing, call.Action) || len(call.Includes.Caps) > 0 {
+		never := slices.ContainsFunc(call.Includes.Caps, func(c string) bool { return !mayBeAdded(c) })
+		if never || !slices.Contains(allowing, call.Action) {
 			continue
 		}
 		for _, name := range append(call.Names, call.Name) {

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -30,7 +31,8 @@ func corpora(t *testing.T, part ...string) string {
 	return filepath.Join(append([]string{dir}, part...)...)
 }
 
-// TestTheDockerProfile: Docker's own profile, which is what containers get that name none, passes as what it is.
+// TestTheDockerProfile: Docker's own profile, which is what containers get that name none, passes as what it is, and none passes that
+// allows a call which Docker's keeps for capabilities.
 func TestTheDockerProfile(t *testing.T) {
 	raw, err := os.ReadFile(corpora(t, "moby__profiles", "seccomp", "default.json"))
 	must(t, err)
@@ -38,6 +40,30 @@ func TestTheDockerProfile(t *testing.T) {
 	c.Host.SecurityOpt = append(c.Host.SecurityOpt, "seccomp="+string(raw))
 	if err := c.check(&containerpolicy.Rules{}); err != nil {
 		t.Errorf("Docker's own profile does not pass: %v", err)
+	}
+	var profile struct {
+		Syscalls []struct {
+			Names    []string
+			Action   string
+			Includes struct{ Caps []string }
+		}
+	}
+	must(t, json.Unmarshal(raw, &profile))
+	capable := map[string]bool{} // by whether a capability is always asked for
+	for _, call := range profile.Syscalls {
+		for _, name := range call.Names {
+			if call.Action == "SCMP_ACT_ALLOW" {
+				before, known := capable[name]
+				capable[name] = len(call.Includes.Caps) > 0 && (before || !known)
+			}
+		}
+	}
+	for name, kept := range capable {
+		c := plainest()
+		c.Host.SecurityOpt = append(c.Host.SecurityOpt, `seccomp={"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["`+name+`"],"action":"SCMP_ACT_ALLOW"}]}`)
+		if err := c.check(&containerpolicy.Rules{}); (err != nil) != kept {
+			t.Errorf("a profile that allows %s, which Docker's keeps for capabilities, %v: %v", name, kept, err)
+		}
 	}
 }
 
