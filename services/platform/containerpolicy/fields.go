@@ -2,6 +2,8 @@ package containerpolicy
 
 import (
 	"fmt"
+	"math"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,7 +237,11 @@ func processors(k *check) string {
 		if period <= 0 {
 			period = 100_000 // the kernel's, in microseconds
 		}
-		have = k.Host.CpuQuota * 1_000_000 / period * 1000
+		have = math.MaxInt64
+		if high, low := bits.Mul64(uint64(k.Host.CpuQuota), 1e9); high < uint64(period)/2 { // else the quotient does not fit
+			quotient, _ := bits.Div64(high, low, uint64(period))
+			have = int64(quotient)
+		}
 	}
 	return limit(have, k.NanoCPUs, 1<<62, k.NanoCPUs > 0)
 }

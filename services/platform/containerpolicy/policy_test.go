@@ -90,6 +90,7 @@ func TestEdges(t *testing.T) {
 		{name: "one process more", patch: `{"HostConfig":{"PidsLimit":1048577}}`},
 		{name: "a small quota beside many processors", rules: func(r *Rules) { r.NanoCPUs = 1e9 }, patch: `{"HostConfig":{"NanoCpus":2000000000,"CpuQuota":50000}}`},
 		{name: "a quota of a long period", rules: func(r *Rules) { r.NanoCPUs = 1e9 }, patch: `{"HostConfig":{"CpuQuota":200000,"CpuPeriod":400000}}`, good: true},
+		{name: "a quota that overflows to a small one", rules: func(r *Rules) { r.NanoCPUs = 1e9 }, patch: `{"HostConfig":{"CpuQuota":288230376151721744}}`},
 		{name: "swap where the kernel bounds none", rules: func(r *Rules) { r.NoSwapAccounting = true }, patch: `{"HostConfig":{"Memory":1073741824,"MemorySwap":-1}}`, good: true},
 		{name: "much swap where the kernel bounds none", rules: func(r *Rules) { r.NoSwapAccounting = true }, patch: `{"HostConfig":{"Memory":1073741824,"MemorySwap":5368709120}}`},
 		{name: "swap without memory", patch: `{"HostConfig":{"Memory":0,"MemorySwap":1}}`},
