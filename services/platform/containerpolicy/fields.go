@@ -290,7 +290,10 @@ func logConfig(k *check) string {
 	if c.Type != "json-file" && c.Type != "local" {
 		return "must be json-file or local"
 	}
-	files := int64(1)
+	files := int64(1) // the daemon's own numbers, where max-file is not said
+	if c.Type == "local" {
+		files = 5
+	}
 	for key, value := range c.Config {
 		switch key {
 		case "max-size":

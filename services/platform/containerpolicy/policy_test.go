@@ -102,6 +102,7 @@ func TestEdges(t *testing.T) {
 		{name: "no log file", patch: `{"HostConfig":{"LogConfig":{"Config":{"max-file":"0"}}}}`},
 		{name: "a size that overflows", patch: `{"HostConfig":{"LogConfig":{"Config":{"max-size":"9999999999g"}}}}`},
 		{name: "a large log in two files", patch: `{"HostConfig":{"LogConfig":{"Config":{"max-size":"1g"}}}}`, good: true},
+		{name: "a large log in the five files of a local one", patch: `{"HostConfig":{"LogConfig":{"Type":"local","Config":{"max-size":"1g","max-file":null}}}}`},
 		{name: "an empty ulimit", patch: `{"HostConfig":{"Ulimits":[null]}}`},
 		{name: "core files", patch: ulimit("core", 1, 0)},
 		{name: "core files later", patch: ulimit("core", 0, 1)},
