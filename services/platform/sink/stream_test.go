@@ -356,6 +356,9 @@ func TestProgramsPermitIsAskedAbout(t *testing.T) {
 		if err := read(theirs); err != nil || s.clerk.checked != 1 {
 			t.Errorf("a gateway's: %v, asked %d times", err, s.clerk.checked)
 		}
+		if err := read(rpc.WithCaller(theirs, program)); !fault.Is(err, callv1.Code_CODE_DENIED) || s.clerk.checked != 1 {
+			t.Errorf("another's permit: %v, asked %d times", err, s.clerk.checked)
+		}
 		answer := func(with error) {
 			s.clerk.mu.Lock()
 			defer s.clerk.mu.Unlock()

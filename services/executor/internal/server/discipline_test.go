@@ -79,6 +79,10 @@ func TestChangesAreRefused(t *testing.T) {
 		{name: "garbage", attach: func(_ *world, ctx context.Context, _ *callv1.SignedGrant) context.Context {
 			return metadata.AppendToOutgoingContext(ctx, rpc.MetadataGrant, "\xff\xff\xff")
 		}, code: denied, cause: "not a message"},
+		{name: "another's grant", attach: func(w *world, ctx context.Context, s *callv1.SignedGrant) context.Context {
+			w.gateway = executorv1.NewToolServiceClient(w.dial(optionsv1.Role_ROLE_TOOL, "reporter"))
+			return with(ctx, rpc.MetadataGrant, s)
+		}, code: denied, cause: "the grant is another's"},
 		{name: "unknown field beside the payload", attach: func(_ *world, ctx context.Context, s *callv1.SignedGrant) context.Context {
 			s.ProtoReflect().SetUnknown([]byte{0x98, 0x06, 0x01})
 			return with(ctx, rpc.MetadataGrant, s)
