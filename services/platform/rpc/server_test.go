@@ -248,6 +248,48 @@ func invoke(t *testing.T, conn *grpc.ClientConn, method string, streaming bool) 
 	return s.RecvMsg(out)
 }
 
+// A call of an internal program beyond those that it may have under way reaches no handler.
+func TestCallsBeyondTheLimit(t *testing.T) {
+	const open = 64
+	kit := platformtest.New(t)
+	var w watch
+	var reached atomic.Int32
+	inside, release := make(chan struct{}), make(chan struct{})
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			if reached.Add(1) <= open {
+				inside <- struct{}{}
+				<-release
+			}
+			return &executorv1.ServiceInfoResponse{}, nil
+		}})
+	}, w.configure(t))
+	client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(optionsv1.Role_ROLE_TOOL, "busy"), addr, kit.ID(executor, "local")))
+	ended := make(chan error, open)
+	for range open {
+		go func() {
+			_, err := client.ServiceInfo(t.Context(), serviceID("a"))
+			ended <- err
+		}()
+		<-inside
+	}
+	if _, err := client.ServiceInfo(t.Context(), serviceID("a")); !fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
+		t.Errorf("one more: %v", err)
+	}
+	close(release)
+	for range open {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := client.ServiceInfo(t.Context(), serviceID("a")); err != nil {
+		t.Errorf("after they ended: %v", err)
+	}
+	if n := reached.Load(); n != open+1 || len(w.refusals) != 1 {
+		t.Errorf("%d calls reached the handler, refused %v", n, w.refusals)
+	}
+}
+
 func TestPeersWithoutIdentity(t *testing.T) {
 	kit, impostor := platformtest.New(t), platformtest.New(t)
 	called := false

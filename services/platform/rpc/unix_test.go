@@ -49,9 +49,13 @@ func TestListenUnixRefuses(t *testing.T) {
 	defer first.Close()
 	// Listen knocks at a taken address; the listener's end ends Accept with an error.
 	go func() { _, _ = first.Accept() }()
+	other, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "datagrams"), Net: "unixgram"})
+	must(t, err)
+	defer other.Close()
 	for addr, want := range map[string]string{
-		"unix:":          "absolute path",
-		"unix:@abstract": "absolute path",
+		"unix:" + dir + "/datagrams": "wrong type",
+		"unix:":                      "absolute path",
+		"unix:@abstract":             "absolute path",
 		"unix:" + dir + "/x,user=nobody-of-that-name": "there is no user nobody-of-that-name",
 		"unix:" + dir + "/x,group=no-such-group":      "there is no group no-such-group",
 		"unix:" + file:                                "is no socket",
