@@ -224,6 +224,10 @@ func TestAListIsBounded(t *testing.T) {
 	if _, err := ParseList(Source{File: File}, []byte(list(1, maxEntries))); err == nil || !strings.Contains(err.Error(), "more than 20000 entries") {
 		t.Errorf("one too many: %v", err)
 	}
+	project := "domains: {block: [" + strings.Repeat("example.org, ", maxEntries) + "example.org]}"
+	if _, err := ParseProject(Source{File: "projects/a.yaml"}, nil, []byte(project)); err == nil || !strings.Contains(err.Error(), "more than 20000 entries") {
+		t.Errorf("one too many in a project: %v", err)
+	}
 	if _, err := ParseList(Source{File: File}, []byte(list(1, 1))); err != nil {
 		t.Error(err)
 	}

@@ -184,6 +184,10 @@ func TestRedirects(t *testing.T) {
 	if err != nil || string(answer.Body) != "got this" || answer.URL.Path != "/there" || answer.Address != addrOf(t, last) || referred != "" {
 		t.Errorf("%+v, %v, referred by %q", answer, err, referred)
 	}
+	answer, err = get(local(t, dialer.Config{Redirects: dialer.AnAnswer}, start, last), start.URL)
+	if err != nil || answer.Status/100 != 3 || answer.Header.Get("Location") != last.URL+"/there" {
+		t.Errorf("a redirect that is the answer: %+v, %v", answer, err)
+	}
 	if err := leaveTLS(t); !ruled(err, destination.RuleDowngrade) {
 		t.Errorf("from https to http: %v", err)
 	}
