@@ -20,7 +20,7 @@ func Suspensions() (asked <-chan os.Signal, end func()) {
 
 // Suspend gives the terminal back and stops this process until its shell continues it. What is drawn then opens the area anew.
 func (a *Area) Suspend() {
-	if !hasShell() {
+	if !HasShell() {
 		return // nobody would continue it
 	}
 	a.Close()
@@ -28,9 +28,9 @@ func (a *Area) Suspend() {
 	_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 }
 
-// hasShell reports whether this process's group has a parent in another one of the session: a shell that controls jobs. The kernel asks the
+// HasShell reports whether this process's group has a parent in another one of the session: a shell that controls jobs. The kernel asks the
 // same before it stops a process for Ctrl-Z.
-func hasShell() bool {
+func HasShell() bool {
 	session, _ := unix.Getsid(0)
 	for pid := os.Getppid(); pid > 0; {
 		if of, err := unix.Getsid(pid); err != nil || of != session {

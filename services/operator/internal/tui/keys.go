@@ -25,6 +25,9 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 	if name == "ctrl+c" {
 		return m.quit()
 	}
+	if name == "ctrl+z" {
+		return m.suspend()
+	}
 	if m.mode.typing() {
 		return m.typingKey(k, name)
 	}
@@ -70,6 +73,17 @@ func (m *Model) quit() tea.Cmd {
 	m.backend.Lock()
 	m.leave()
 	return tea.Quit
+}
+
+// suspend gives the terminal back to the shell until that continues the screen. It forgets what quit forgets.
+func (m *Model) suspend() tea.Cmd {
+	if !m.shell {
+		return nil // nobody would continue it
+	}
+	m.backend.Lock()
+	m.abandon()
+	m.leave()
+	return tea.Suspend
 }
 
 func (m *Model) listKey(name string) tea.Cmd {

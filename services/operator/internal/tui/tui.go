@@ -158,6 +158,8 @@ type Config struct {
 	Backend Backend
 	// Small shows what waits alone.
 	Small bool
+	// Shell: a shell that controls jobs continues this program after Ctrl-Z.
+	Shell bool
 	// Now is the clock.
 	Now func() time.Time
 }
@@ -167,6 +169,7 @@ type Model struct {
 	backend Backend
 	ctx     context.Context
 	small   bool
+	shell   bool
 	now     func() time.Time
 
 	width, height int
@@ -237,7 +240,7 @@ func New(ctx context.Context, c Config) (*Model, error) {
 		c.Now = time.Now
 	}
 	return &Model{
-		backend: c.Backend, ctx: ctx, small: c.Small, now: c.Now, width: 80, height: 24,
+		backend: c.Backend, ctx: ctx, small: c.Small, shell: c.Shell, now: c.Now, width: 80, height: 24,
 		cards: map[string]approval.Card{}, loading: map[string]bool{},
 	}, nil
 }

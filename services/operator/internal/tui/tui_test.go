@@ -174,6 +174,8 @@ type stage struct {
 	d     *desk
 	clock time.Time
 	quit  bool
+	// suspended: Ctrl-Z gave the terminal back.
+	suspended bool
 }
 
 func newStage(t *testing.T, width, height int) *stage {
@@ -226,6 +228,8 @@ func (s *stage) run(cmd tea.Cmd) {
 		}
 	case tea.QuitMsg:
 		s.quit = true
+	case tea.SuspendMsg:
+		s.suspended = true
 	case tick, nil:
 	default:
 		_, next := s.m.Update(msg)
@@ -277,7 +281,7 @@ func (s *stage) keys(names ...string) {
 			s.send(tea.KeyPressMsg{Code: code})
 			continue
 		}
-		if name == "ctrl+c" || name == "ctrl+u" {
+		if name == "ctrl+c" || name == "ctrl+u" || name == "ctrl+z" {
 			s.send(tea.KeyPressMsg{Code: rune(name[5]), Mod: tea.ModCtrl})
 			continue
 		}
@@ -653,6 +657,28 @@ func TestPassphrase(t *testing.T) {
 	s.asked("lock")
 	if !s.quit {
 		t.Error("q does not end it")
+	}
+}
+
+// Ctrl-Z gives the terminal back as quitting does, with nothing held or half decided, where a shell is there to continue it.
+func TestCtrlZ(t *testing.T) {
+	for _, shell := range []bool{false, true} {
+		s := newStage(t, 80, 24)
+		s.m.shell, s.d.passphrase = shell, true
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+		s.keys("a")
+		s.clock = s.clock.Add(time.Second)
+		s.keys("y", "secret")
+		s.d.calls = nil
+		s.keys("ctrl+z")
+		if s.suspended != shell || (s.m.mode == modeList) != shell || (len(s.m.editor.text) == 0) != shell {
+			t.Errorf("with a shell %v: suspended %v, %q typed:\n%s", shell, s.suspended, string(s.m.editor.text), s.text())
+		}
+		if shell {
+			s.asked("lock")
+			continue
+		}
+		s.asked()
 	}
 }
 

@@ -477,7 +477,7 @@ mouse  chooses a line and scrolls; it decides nothing (with shift it marks text)
 /      show only what matches
 p      PANIC, held or pressed three times: the vault and the executor refuse every change, at once
 L      lock the signing key now; it locks by itself 5 minutes after its passphrase
-q      quit
+q      quit; ctrl-z gives you the shell back until fg, and locks the key
 
 What agents and clients say is shown with hostile characters as escapes, \u{202E}.
 Nothing is cut without saying so: "… N more lines: enter".

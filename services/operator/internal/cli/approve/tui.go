@@ -20,6 +20,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/picture"
+	"durward.internal/services/operator/internal/live"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/tui"
@@ -62,7 +63,7 @@ func (a *app) runScreen(ctx context.Context, s *cli.Session, small bool) error {
 	defer d.key.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	model, err := tui.New(ctx, tui.Config{Backend: d, Small: small, Now: a.Now})
+	model, err := tui.New(ctx, tui.Config{Backend: d, Small: small, Shell: live.HasShell(), Now: a.Now})
 	if err != nil {
 		return err
 	}
