@@ -221,3 +221,26 @@ func TestTheHelpBarHasWholeEntries(t *testing.T) {
 		}
 	}
 }
+
+// The service that the keys act on is on the screen, however small that is and however much else there is to show.
+func TestTheChosenServiceIsSeen(t *testing.T) {
+	var services Services
+	for i := range 40 {
+		services = append(services, &executorv1.ServiceSummary{ServiceId: fmt.Sprintf("chat-%02d", i)})
+	}
+	var gpus []*executorv1.GpuHolders
+	for i := range 8 {
+		gpus = append(gpus, &executorv1.GpuHolders{Gpu: &executorv1.Gpu{Index: uint32(i), MemoryTotalMib: 24576}})
+	}
+	for height := 6; height <= 30; height++ {
+		s := newStage(t, 40, height)
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service"), operation(2, "stop_service")}})
+		s.send(services)
+		s.send(Host{&executorv1.GetHostResponse{Gpus: gpus}})
+		s.keys("tab")
+		for _, service := range services {
+			s.sees("› " + service.GetServiceId())
+			s.keys("down")
+		}
+	}
+}

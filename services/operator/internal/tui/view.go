@@ -190,14 +190,19 @@ func (m *Model) list(room int) []row {
 	if m.small {
 		return m.approvals(room)
 	}
-	// What waits has at least half the screen, and what the rest leaves; the services have more while a person works with them.
-	rest := room / 2
+	// What waits has at least half the screen, and what the rest leaves; the services have more while a person works with them, and three
+	// lines on the smallest screen too: their heading, the chosen one and how many are hidden.
+	rest, atMost := room/2, max(room/5, 2)
+	if m.onServices {
+		rest = max(rest, min(3, room-1))
+		atMost = min(atMost, rest-3)
+	}
 	share := func(lines []string, most int) []row {
 		taken := clip(lines, min(most, rest), "durward watch")
 		rest -= len(taken)
 		return rowsOf(taken)
 	}
-	gpus := share(m.gpuLines(), max(room/5, 2))
+	gpus := share(m.gpuLines(), atMost)
 	most := max(room/5, 3)
 	if m.onServices {
 		most = rest
