@@ -340,13 +340,13 @@ func findAmong(ctx context.Context, s *cli.Session, ops []*vaultv1.Operation, nu
 	return ops[at], approval.Numbers(ids)[id], nil
 }
 
-// completeNumbers completes the short numbers of what waits.
+// completeNumbers completes the short numbers of what waits, but for those that stand on the line.
 func (a *app) completeNumbers(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var numbers map[string]string
-	return cli.CompleteAsked(a.App, cmd, args, func(ctx context.Context, s *cli.Session) ([]*vaultv1.Operation, error) {
+	return cli.CompleteAsked(a.App, cmd, nil, func(ctx context.Context, s *cli.Session) ([]*vaultv1.Operation, error) {
 		ops, err := operations(ctx, s)
 		numbers = approval.Numbers(operationIDs(ops))
-		return ops, err
+		return slices.DeleteFunc(ops, func(op *vaultv1.Operation) bool { return slices.Contains(args, numbers[op.GetOperationId()]) }), err
 	}, func(op *vaultv1.Operation) (id, about string) {
 		return numbers[op.GetOperationId()], clean.Visible(op.GetTool().GetName()) + " " + approval.Arguments(op.GetArguments())
 	})

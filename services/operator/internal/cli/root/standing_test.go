@@ -410,6 +410,28 @@ func TestAnApprovalIsTakenBack(t *testing.T) {
 	}
 }
 
+// TestSeveralNumbersAreCompleted: approve and deny take several numbers, so each is offered until it stands on the line.
+func TestSeveralNumbersAreCompleted(t *testing.T) {
+	w := newWorld(t)
+	w.asks("start_service", `{"service_id":"chat"}`)
+	w.asks("stop_service", `{"service_id":"chat"}`).OperationId = "1123456789abcdef0123456789abcdef"
+	complete := func(line ...string) ran {
+		line = append(append([]string{"__complete"}, line...), "")
+		got := w.run(line...)
+		for tries := 20; tries > 0 && !strings.Contains(got.out, "_service"); tries-- {
+			got = w.run(line...) // a shell's line does not wait for a busy machine
+		}
+		return got
+	}
+	for _, command := range []string{"approve", "deny"} {
+		first, _, _ := strings.Cut(complete(command).out, "\t")
+		got := complete(command, first).out
+		if first == "" || strings.Contains(got, first) || strings.Count(got, "_service service_id=") != 1 {
+			t.Errorf("%s %s: %q", command, first, got)
+		}
+	}
+}
+
 // TestDenySeveral: all are found before one is denied, each is denied once, and one that is not keeps none of the others back.
 func TestDenySeveral(t *testing.T) {
 	w := newWorld(t)
