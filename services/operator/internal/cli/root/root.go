@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,19 +45,36 @@ func Main(ctx context.Context, args []string, streams cli.Streams) int {
 	cmd := root(a)
 	cmd.SetArgs(args)
 	cmd.SetIn(streams.In)
-	cmd.SetOut(streams.Out)
+	help := &telling{Writer: streams.Out}
+	cmd.SetOut(help)
 	cmd.SetErr(streams.Err)
 	err := cmd.ExecuteContext(ctx)
-	if a.Out != nil && errors.Is(a.Out.Failed(), syscall.EPIPE) && (err == nil || errors.Is(err, syscall.EPIPE)) {
+	failed := help.failed
+	if a.Out != nil {
+		failed = cmp.Or(a.Out.Failed(), failed)
+	}
+	if errors.Is(failed, syscall.EPIPE) && (err == nil || errors.Is(err, syscall.EPIPE)) {
 		return cli.ExitFailed // as for "| head": whoever read has enough
 	}
-	if err == nil && a.Out != nil && a.Out.Failed() != nil {
-		err = cli.Failed("The command itself was carried out.", "its output could not be written: %v", a.Out.Failed())
+	if failed != nil && (err == nil || errors.Is(err, failed)) {
+		err = cli.Failed("The command itself was carried out.", "its output could not be written: %v", failed)
 	}
 	if err == nil {
 		return cli.ExitOK
 	}
 	return a.Explain(err)
+}
+
+// telling remembers that a write failed, which cobra forgets of help.
+type telling struct {
+	io.Writer
+	failed error
+}
+
+func (t *telling) Write(b []byte) (int, error) {
+	n, err := t.Writer.Write(b)
+	t.failed = cmp.Or(t.failed, err)
+	return n, err
 }
 
 const longHelp = `durward is the human's side of Durward, which lets AI agents manage this machine's services
