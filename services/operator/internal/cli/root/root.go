@@ -105,6 +105,7 @@ func root(a *cli.App) *cobra.Command {
 		Use:           "durward",
 		Short:         "The human's side of Durward",
 		Long:          longHelp,
+		Version:       a.Streams.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -126,6 +127,8 @@ func root(a *cli.App) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("durward {{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version")
 	root.PersistentFlags().StringVar(&a.HomeDir, "home", "", "folder of this installation (default ~/.durward)")
 	root.PersistentFlags().StringVarP(&format, "output", "o", string(output.Text), "write results as `FORMAT`: text, wide, json or yaml")
 	root.PersistentFlags().BoolVar(&asJSON, "json", false, "short for -o json")
