@@ -67,7 +67,8 @@ func TestEdges(t *testing.T) {
 	}{
 		{name: "a number of GPUs beside their names", patch: gpu(`{"Driver":"nvidia","Count":1,"DeviceIDs":["` + one + `"],"Capabilities":[["gpu"]]}`)},
 		{name: "a GPU without a name", patch: gpu(`{"Driver":"nvidia","Capabilities":[["gpu"]]}`)},
-		{name: "capabilities of CDI", patch: gpu(`{"Driver":"cdi","DeviceIDs":["nvidia.com/gpu=` + one + `"],"Capabilities":[["gpu"]]}`)},
+		{name: "capabilities of CDI", patch: `{"Config":{"Env":["NVIDIA_VISIBLE_DEVICES=void"]},"HostConfig":{"DeviceRequests":[
+			{"Driver":"cdi","DeviceIDs":["nvidia.com/gpu=` + one + `"],"Capabilities":[["gpu"]]}]}}`},
 		{name: "an index that the entry names", rules: func(r *Rules) { r.GPUs = []string{"0"} }, patch: gpu(`{"Driver":"nvidia","DeviceIDs":["0"],"Capabilities":[["gpu"]]}`)},
 		{name: "capabilities without a GPU", patch: gpu(`{"Driver":"nvidia","DeviceIDs":["` + one + `"],"Capabilities":[["compute"]]}`)},
 		{name: "a strange key that the entry names", rules: func(r *Rules) { r.Environment = []string{"A-B"} }, patch: env(`"A-B=1"`)},
