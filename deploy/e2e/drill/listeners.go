@@ -197,7 +197,7 @@ func remotePlaintext(w *world) (trials, effects int) {
 // before it ends by itself.
 func (w *world) reachable(port int, args []string) bool {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), harness.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(w.h.Bin, harness.Gateway), args...)
 	w.must(cmd.Start())
