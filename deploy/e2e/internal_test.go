@@ -147,6 +147,10 @@ func TestExampleOfAnInternalProgram(t *testing.T) {
 	t.Parallel()
 	h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog})
 	h.Durward("client", "add-tool", "example", "--may", "list_services,simulate_mode,switch_mode", "--yes")
+	bare := h.Command(filepath.Join(h.Bin, "example"))
+	if said, _ := bare.CombinedOutput(); bare.ProcessState.ExitCode() != 2 || string(said) != "Usage: example CONNECT_JSON MODE\n" {
+		t.Errorf("without arguments: exit code %d, %s", bare.ProcessState.ExitCode(), said)
+	}
 	cmd := h.Command(filepath.Join(h.Bin, "example"), connectJSON(h, "example"), harness.DayMode)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

@@ -13,6 +13,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "Usage: example CONNECT_JSON MODE")
+		os.Exit(2)
+	}
 	ctx, mode := context.Background(), os.Args[2]
 	c := must(client.Open(ctx, must(client.Load(os.Args[1]))))
 	defer func() { _ = c.Close() }()
