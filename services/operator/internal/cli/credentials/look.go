@@ -11,12 +11,15 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/fault"
 )
 
 func (a *app) list(ctx context.Context, s *cli.Session) (*vaultv1.ListCredentialsResponse, error) {
@@ -28,12 +31,25 @@ func (a *app) find(ctx context.Context, s *cli.Session, name string) (*vaultv1.C
 	if err != nil {
 		return nil, err
 	}
+	var names []string
 	for _, c := range list.GetCredentials() {
 		if c.GetName() == name {
 			return c, nil
 		}
+		names = append(names, c.GetName())
 	}
-	return nil, cli.Usage("See: durward credential list", "there is no credential %s", clean.Visible(name))
+	return nil, cli.Usage(cli.DidYouMean(config.Suggest(name, names), "See: durward credential list"), "there is no credential %s", clean.Visible(name))
+}
+
+// ended returns the error of a call that ends something of a credential, and where there is none of that name, what there is. The vault
+// decides first: no list that fails keeps anything from ending.
+func (a *app) ended(ctx context.Context, s *cli.Session, name string, err error) error {
+	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+		if _, unknown := a.find(ctx, s, name); unknown != nil {
+			return unknown
+		}
+	}
+	return err
 }
 
 func (a *app) complete(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
@@ -160,7 +176,7 @@ safe. What runs keeps the value that it got, and is listed: stop it, and make th
 			}
 			answer, err := s.Vault.Credentials.RevokeCredential(ctx, &vaultv1.RevokeCredentialRequest{Name: args[0], Service: service})
 			if err != nil {
-				return err
+				return a.ended(ctx, s, args[0], err)
 			}
 			return a.Show(answer, func() {
 				a.Out.Printf("%s %s is revoked%s\n", a.Out.Green("✓"), clean.Visible(args[0]), cli.When(service != "", " from "+clean.Visible(service)))
@@ -187,7 +203,7 @@ the value that it got, and is listed.`,
 			}
 			answer, err := s.Vault.Credentials.RemoveCredential(ctx, &vaultv1.RemoveCredentialRequest{Name: args[0], Version: version})
 			if err != nil {
-				return err
+				return a.ended(ctx, s, args[0], err)
 			}
 			return a.Show(answer, func() {
 				a.Out.Printf("%s %s%s is removed\n", a.Out.Green("✓"), cli.When(version != 0, fmt.Sprintf("version %d of ", version)), clean.Visible(args[0]))
