@@ -219,13 +219,14 @@ func (a *App) follow(ctx context.Context, s *Session, operationID string) (stop 
 	}
 }
 
-// Looking says on standard error, where that is a terminal, what is being looked at, for commands that have nothing else to say for a while:
+// Looking says on standard error, where that is a terminal to draw on, what is being looked at, for commands that have nothing else to say for a while:
 // one line, each in place of the one before. done takes it away.
 func (a *App) Looking() (at func(what string), done func()) {
-	if !output.IsTerminal(a.Streams.Err) {
+	out := output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
+	if !out.Draws {
 		return func(string) {}, func() {}
 	}
-	area, out := live.Below(a.Streams.Err), output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
+	area := live.Below(a.Streams.Err)
 	return func(what string) { area.Draw([]string{out.Dim("Looking at " + what + " …")}) }, sync.OnceFunc(func() {
 		area.Draw(nil)
 		area.Close()
@@ -236,7 +237,7 @@ func (a *App) Looking() (at func(what string), done func()) {
 func (a *App) showSteps(told <-chan *executorv1.WatchProgressResponse) {
 	out := a.Display()
 	var all Steps
-	if !output.IsTerminal(out.Out) {
+	if !out.Draws {
 		out = output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
 		for said := range told {
 			if all.Take(said, a.Now()) {

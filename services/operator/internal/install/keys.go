@@ -150,7 +150,7 @@ func (p *Plan) certificates() error {
 		p.certificate(tlsDir+"/"+role, id, owner{group: User(role)}, 0o640)
 	}
 	// What was taken away has none that is renewed for ever. One that a human added beside this installation is the human's.
-	for _, role := range p.before.Settings.connecting() {
+	for _, role := range p.before.connecting() {
 		if dir := tlsDir + "/" + role; !slices.Contains(p.opts.connecting(), role) {
 			p.add(Step{Verb: Remove, What: dir, Note: "nothing uses its certificate any more", do: func(context.Context) (string, error) { return "", os.RemoveAll(p.on(dir)) }})
 		}

@@ -23,14 +23,17 @@ type Printer struct {
 	Out io.Writer
 	Err io.Writer
 	// Wide: tables are as wide as they are.
-	Wide    bool
+	Wide bool
+	// Draws: Out is a terminal that obeys when it is told where to write, which TERM=dumb says of none.
+	Draws   bool
 	colours bool
 	failed  error
 }
 
 // New returns a printer. Colours are used only when out is a terminal, NO_COLOR is unset or empty and TERM is not "dumb".
 func New(out, errs io.Writer, getenv func(string) string) *Printer {
-	return &Printer{Out: out, Err: errs, colours: IsTerminal(out) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"}
+	draws := IsTerminal(out) && getenv("TERM") != "dumb"
+	return &Printer{Out: out, Err: errs, Draws: draws, colours: draws && getenv("NO_COLOR") == ""}
 }
 
 // IsTerminal reports whether w is a terminal.

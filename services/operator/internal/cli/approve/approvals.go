@@ -39,7 +39,7 @@ shows everything. "durward tui" shows the services and GPUs as well.
 The short number on the left names the operation in approve and deny. It exists on your side alone.`,
 		Example: "  durward approvals\n  durward approvals --watch\n  durward approvals --json | jq -r .operations[].number",
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			if watch && a.Interactive() {
+			if watch && a.Interactive() && a.Out.Draws {
 				return a.runScreen(ctx, s, true)
 			}
 			if watch {

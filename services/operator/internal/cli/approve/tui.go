@@ -44,7 +44,7 @@ Your signing key stays open for 5 minutes after its passphrase at most; L locks 
 that ssh-agent holds, or a security key, is asked each time. It goes on when a process is restarted.`,
 		Example: "  durward tui",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !a.Interactive() {
+			if !a.Interactive() || !a.Out.Draws {
 				return cli.Denied("See what waits: durward approvals", "there is no terminal to draw on")
 			}
 			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {

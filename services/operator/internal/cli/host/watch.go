@@ -98,7 +98,7 @@ func (a *app) watch(ctx context.Context, s *cli.Session, kinds watched) error {
 	}
 	changes, end := picture.Gather(ctx, sources...)
 	defer end()
-	if a.Machine() || !output.IsTerminal(a.Out.Out) {
+	if a.Machine() || !a.Out.Draws {
 		return a.watchLines(ctx, p, changes, kinds)
 	}
 	return a.watchScreen(ctx, p, changes, kinds)

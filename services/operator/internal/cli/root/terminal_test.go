@@ -27,13 +27,15 @@ type terminal struct {
 	master *os.File
 	slave  *os.File
 	drawn  lockedBuffer
+	// kind is what TERM says that it is.
+	kind string
 }
 
 func openTerminal(t *testing.T, width, height uint16) *terminal {
 	t.Helper()
 	master, slave, err := pty.Open(width, height)
 	must(t, err)
-	term := &terminal{t: t, master: master, slave: slave}
+	term := &terminal{t: t, master: master, slave: slave, kind: "xterm-256color"}
 	go func() {
 		b := make([]byte, 4096)
 		for {
@@ -74,7 +76,7 @@ func (w *world) runAt(ctx context.Context, x *terminal, args ...string) <-chan i
 	go func() {
 		code <- Main(ctx, args, cli.Streams{In: x.slave, Out: x.slave, Err: x.slave,
 			Getenv: func(name string) string {
-				return map[string]string{"TERM": "xterm-256color", "DURWARD_HOME": w.home.Dir}[name]
+				return map[string]string{"TERM": x.kind, "DURWARD_HOME": w.home.Dir}[name]
 			}, Version: "test"})
 	}()
 	return code
@@ -315,6 +317,31 @@ func (w *world) runLocked(args ...string) ran {
 	w.mu.Unlock()
 	defer w.mu.Lock()
 	return w.run(args...)
+}
+
+// TestATerminalThatOnlyPrints: what TERM=dumb names is told no place and no colour; what would be drawn are lines there.
+func TestATerminalThatOnlyPrints(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	dumb := func() *terminal {
+		x := openTerminal(t, 80, 24)
+		x.kind = "dumb"
+		return x
+	}
+	x := dumb()
+	x.ends(w.runAt(t.Context(), x, "tui"), cli.ExitDenied)
+	x.waitFor("there is no terminal to draw on")
+	for command, line := range map[string]string{"watch": "chat                     running", "services -w": "chat                     running", "approvals --watch": "BX6A  done"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		x := dumb()
+		code := w.runAt(ctx, x, strings.Fields(command)...)
+		x.waitFor(line)
+		cancel()
+		x.ends(code, cli.ExitOK)
+		if drawn := x.drawn.String(); strings.Contains(drawn, "\x1b") {
+			t.Errorf("%s: it is told %q", command, drawn)
+		}
+	}
 }
 
 // TestPlacesAreDim: the lines of a difference that say where it stands look like nothing else.
