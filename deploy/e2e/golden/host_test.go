@@ -81,12 +81,15 @@ func tellCredentials(w *world) {
 // call calls a tool, and writes the call and the answer down.
 func (a *agent) call(f *transcript, status, tool, arguments string) envelope {
 	a.w.t.Helper()
-	a.id++
-	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, a.id, tool, arguments)
-	answer, err := a.pipe.Send(message, fmt.Sprint(a.id))
-	if err != nil {
-		a.w.t.Fatal(err)
-	}
+	answer := patiently(f, tool, func() harness.RawAnswer {
+		a.id++
+		message := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, a.id, tool, arguments)
+		answer, err := a.pipe.Send(message, fmt.Sprint(a.id))
+		if err != nil {
+			a.w.t.Fatal(err)
+		}
+		return answer
+	})
 	e := envelopeOf(a.w.t, answer)
 	if e.Status != status {
 		a.w.t.Fatalf("%s %s: status %s, want %s: %s", tool, arguments, e.Status, status, answer.Body)
