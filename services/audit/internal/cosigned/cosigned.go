@@ -142,9 +142,11 @@ func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 		return err
 	}
 	quorum := witnesses.Quorum > 0 && count >= witnesses.Quorum
-	_, err = witnesses.OpenWitnessed(k.raw, keys, time.Now()) // by the witnesses of now: one may have gone since
-	kept := err == nil
-	if c.Size < k.at.Size && (kept || !quorum) || c.Size > k.at.Size && kept && !quorum {
+	kept := func() bool { // by the witnesses of now: one may have gone since
+		_, err := witnesses.OpenWitnessed(k.raw, keys, time.Now())
+		return err == nil
+	}
+	if c.Size < k.at.Size && (!quorum || kept()) || c.Size > k.at.Size && !quorum && kept() {
 		return ErrLess
 	}
 	if err := durable.Replace(filepath.Join(k.cfg.Dir, File), merged); err != nil {
