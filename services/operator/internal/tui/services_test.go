@@ -216,8 +216,11 @@ func TestTheHelpBarHasWholeEntries(t *testing.T) {
 		s.send(services("chat"))
 		lines := strings.Split(s.text(), "\n")
 		bar := strings.TrimRight(lines[len(lines)-1], " ")
-		if !strings.HasPrefix(bar, "p PANIC") || !strings.HasPrefix("p PANIC  a approve  s scope  d deny  m mute  enter all  tab services  ? help  r revoke  q quit  ", bar+"  ") {
+		if !strings.HasPrefix(bar, "p PANIC") || !strings.HasPrefix("p PANIC  a approve  s scope  d deny  m mute  tab services  ? help  q quit  enter all  r revoke  ", bar+"  ") {
 			t.Errorf("at %d: %q", width, bar)
+		}
+		if width >= 80 && !strings.Contains(bar, "q quit") {
+			t.Errorf("a terminal %d wide does not say how to leave: %q", width, bar)
 		}
 	}
 }

@@ -178,11 +178,11 @@ func (m *Model) keysLine() string {
 	}
 	switch {
 	case m.onServices:
-		return "p PANIC  s start  x stop  z sleep  w wake  l logs  tab requests  ? help  r revoke  q quit"
+		return "p PANIC  s start  x stop  z sleep  w wake  l logs  tab requests  ? help  q quit  r revoke"
 	case m.small || len(m.services) == 0:
-		return "p PANIC  a approve  s scope  d deny  m mute  enter all  r revoke  ? help  q quit"
+		return "p PANIC  a approve  s scope  d deny  m mute  ? help  q quit  enter all  r revoke"
 	}
-	return "p PANIC  a approve  s scope  d deny  m mute  enter all  tab services  ? help  r revoke  q quit"
+	return "p PANIC  a approve  s scope  d deny  m mute  tab services  ? help  q quit  enter all  r revoke"
 }
 
 // list is what waits on top, and the host below.
