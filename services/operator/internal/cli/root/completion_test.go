@@ -63,6 +63,28 @@ func complete(t *testing.T, line ...string) string {
 	return strings.Join(words, " ")
 }
 
+// TestFlagsAreToldPlainly: the backquotes that name a flag's value in help are no part of what a shell shows of it.
+func TestFlagsAreToldPlainly(t *testing.T) {
+	told := 0
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		var out, errs bytes.Buffer
+		line := append([]string{cobra.ShellCompRequestCmd}, strings.Fields(cmd.CommandPath())[1:]...)
+		Main(t.Context(), append(line, "--"), cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: bare})
+		if strings.Contains(out.String(), "`") {
+			t.Errorf("%s:\n%s", cmd.CommandPath(), out.String())
+		}
+		told += strings.Count(out.String(), "\t")
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root(&cli.App{Streams: cli.Streams{Getenv: bare}}))
+	if told < 100 {
+		t.Errorf("only %d flags were told", told)
+	}
+}
+
 // TestCompletions: what names something is completed with it, whatever the processes do, which here do not run.
 func TestCompletions(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "none")

@@ -43,6 +43,9 @@ import (
 func Main(ctx context.Context, args []string, streams cli.Streams) int {
 	a := &cli.App{Streams: streams, Now: time.Now}
 	cmd := root(a)
+	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
+		plainUsage(cmd)
+	}
 	cmd.SetArgs(args)
 	cmd.SetIn(streams.In)
 	help := &telling{Writer: streams.Out}
@@ -402,6 +405,16 @@ func completeRest(a *cli.App, root *cobra.Command) {
 		}
 	}
 	walk(root)
+}
+
+// plainUsage takes the backquotes out of what flags are said to do: help reads them as the name of the value, a shell shows them.
+func plainUsage(cmd *cobra.Command) {
+	plain := func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "`", "") }
+	cmd.Flags().VisitAll(plain)
+	cmd.PersistentFlags().VisitAll(plain)
+	for _, sub := range cmd.Commands() {
+		plainUsage(sub)
+	}
 }
 
 // takesArguments reports whether a command takes any argument at all.
