@@ -144,18 +144,37 @@ func OpenReader(ctx context.Context, cfg Config) (*sql.DB, error) {
 }
 
 // Copy writes a copy of a database as it is at one moment, whoever has it open and goes on writing to it. There is nothing in it of what
-// was deleted. The file must not exist.
-func Copy(ctx context.Context, from, to string) error {
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // #nosec G304 -- the caller's own
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
+// was deleted. The file must not exist. Nothing is written where the disk has no room for all of it, since whoever goes on writing may share
+// that disk.
+func Copy(ctx context.Context, from, to string) (err error) {
 	db, err := sql.Open("sqlite", dsn(from, url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)"}}))
 	if err != nil {
 		return err
 	}
+	defer func() { err = damaged(errors.Join(err, db.Close())) }()
+	if err := roomFor(ctx, db, filepath.Dir(to)); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // #nosec G304 -- the caller's own
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
 	_, err = db.ExecContext(ctx, `VACUUM INTO ?`, to)
-	return damaged(errors.Join(err, db.Close()))
+	return err
+}
+
+// roomFor returns an error unless the folder's disk has room for a database once more.
+func roomFor(ctx context.Context, db *sql.DB, folder string) error {
+	var bytes uint64
+	err := db.QueryRowContext(ctx, `SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size`).Scan(&bytes)
+	if err != nil {
+		return err
+	}
+	left, err := reserve.Free(folder)
+	if err == nil && left < bytes {
+		err = fmt.Errorf("it has %d bytes, and the disk has %d left", bytes, left)
+	}
+	return err
 }
 
 // EmptyLog has the write-ahead log of a database that Open opened begin anew, unless somebody reads what it holds, as a backup does for minutes:

@@ -84,6 +84,38 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestCopyWithoutRoom: a copy that does not fit on the disk is refused before a byte of it is written there.
+func TestCopyWithoutRoom(t *testing.T) {
+	dir := platformtest.SmallDisk(t, 6<<20)
+	if dir == "" {
+		return // it ran in a process of its own
+	}
+	ctx := t.Context()
+	from, to := filepath.Join(dir, "t.db"), filepath.Join(dir, "copy.db")
+	db, err := database.Open(ctx, database.Config{
+		Path: from, StateDir: dir, Service: "test",
+		Migrations: fstest.MapFS{"00001_t.sql": {Data: []byte("-- +goose Up\nCREATE TABLE t (x BLOB);\nINSERT INTO t VALUES (randomblob(1000000));\n")}},
+	})
+	must(t, err)
+	must(t, db.Close())
+	ballast := filepath.Join(dir, "ballast")
+	platformtest.Fill(t, ballast)
+	info, err := os.Stat(ballast)
+	must(t, err)
+	must(t, os.Truncate(ballast, info.Size()-(512<<10)))
+	err = database.Copy(ctx, from, to)
+	if err == nil || !strings.Contains(err.Error(), "bytes, and the disk has") {
+		t.Errorf("with half the room: %v", err)
+	}
+	if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("something of the copy was written: %v", err)
+	}
+	must(t, os.Remove(ballast))
+	if err := database.Copy(ctx, from, to); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+}
+
 // TestFullDiskInAnUpgrade: a migration for which there is no room says so and leaves the state as it was, for the program of before too;
 // once there is room the same start does it.
 func TestFullDiskInAnUpgrade(t *testing.T) {

@@ -133,7 +133,7 @@ func (r *Reserve) refill() error {
 	if r.held {
 		return nil
 	}
-	free, err := free(filepath.Dir(r.path))
+	free, err := Free(filepath.Dir(r.path))
 	if err != nil {
 		return err
 	}
@@ -143,8 +143,8 @@ func (r *Reserve) refill() error {
 	return r.take()
 }
 
-// free is how much an ordinary process may still write to the folder's file system.
-func free(dir string) (uint64, error) {
+// Free is how many bytes an ordinary process may still write to the folder's file system.
+func Free(dir string) (uint64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
 		return 0, fmt.Errorf("the disk's free space cannot be read: %w", err)
@@ -242,7 +242,7 @@ func (r *Reserve) room() error {
 	if r == nil {
 		return nil
 	}
-	left, err := free(filepath.Dir(r.path))
+	left, err := Free(filepath.Dir(r.path))
 	if err == nil && (left < block || r.Tight()) {
 		err = fmt.Errorf("the disk has %d bytes left: %w", left, syscall.ENOSPC)
 	}
