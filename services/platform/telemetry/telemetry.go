@@ -142,8 +142,12 @@ const (
 	metricsAtOnce  = 2
 )
 
-// Serve answers GET /health, /metrics and /traces on lis until ctx ends; see ServeHealth.
+// Serve answers GET /health, /metrics and /traces on lis until ctx ends; see ServeHealth. systemd is told that the process is up: all that it
+// listens on has to be open by then.
 func (t *Telemetry) Serve(ctx context.Context, lis net.Listener, ready func() error) error {
+	if err := tellSystemd(); err != nil {
+		return errors.Join(err, lis.Close())
+	}
 	return ServeHealth(ctx, lis, t.Handler(ready))
 }
 

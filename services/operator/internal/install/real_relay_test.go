@@ -146,8 +146,8 @@ func (h *installed) forwarded() {
 	edit("/etc/durward/audit.yaml", "log_level: info", "log_level: info\nforward: records")
 	h.root("systemctl", "restart", "durward-audit", "durward-auditrelay")
 	all := []int{-1}
-	// grown waits until the log holds a record that the collector has not, and returns the newest one. Audit answers a while after systemd
-	// calls it started, and the gateway records its end and its start in its own time.
+	// grown waits until the log holds a record that the collector has not, and returns the newest one: the gateway records its end and its
+	// start in its own time.
 	grown := func(when string) (newest int) {
 		h.Helper()
 		h.eventually(when+": alice's program finds them in the log", func() (err error) {

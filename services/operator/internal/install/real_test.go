@@ -61,6 +61,7 @@ func TestRealLayout(t *testing.T) {
 		{"tried first, installed then", (*installed).instead},
 		{"apply again", (*installed).applyAgain},
 		{"edited files stay", (*installed).edited},
+		{"what is started listens", (*installed).restarted},
 		{"what is down is started", (*installed).down},
 		{"users and processes", (*installed).processes},
 		{"an approved start", (*installed).approvedStart},
@@ -300,6 +301,21 @@ func (h *installed) edited() {
 		h.Errorf("an edited file was overwritten: %v\n%s", err, now)
 	}
 	h.must(os.WriteFile(file, before, 0o644))
+}
+
+// restarted: a process listens by the time at which systemd says that it is started.
+func (h *installed) restarted() {
+	for unit, line := range map[string][]string{
+		"durward-audit": {"audit", "search", "--limit", "1"},
+		"durward-vault": {"approvals"},
+	} {
+		for range 3 {
+			h.root("systemctl", "restart", unit)
+			if out, code := h.as("alice", nil, append([]string{"durward"}, line...)...); code != 0 {
+				h.Errorf("right after a restart of %s: %d: %s", unit, code, out)
+			}
+		}
+	}
 }
 
 // down: a process whose file is wrong is tried until it is right, and holds its port meanwhile; what somebody stopped is started.
