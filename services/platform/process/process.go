@@ -184,11 +184,15 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	if *remote {
 		logger.Warn("DANGEROUS: this process may be reached from other machines")
 	}
-	if err := p.Run(ctx, logger); err != nil {
+	switch err := p.Run(ctx, logger); {
+	case err == nil:
+		logger.Info(lifelog.Stopped)
+	case ctx.Err() != nil && errors.Is(err, context.Canceled): // it was told to while it started
+		logger.Info(lifelog.Stopped, failure(err)...)
+	default:
 		logger.Error(lifelog.Failed, failure(err)...)
 		return ExitFailure
 	}
-	logger.Info(lifelog.Stopped)
 	return ExitOK
 }
 

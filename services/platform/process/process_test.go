@@ -195,19 +195,28 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Run's context ends when the process is asked to stop.
+// Run's context ends when the process is asked to stop. Whatever it was about to start is no failure, and any other is one.
 func TestSignal(t *testing.T) {
-	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+	for _, c := range []struct {
+		signal syscall.Signal
+		ended  error
+		code   int
+	}{
+		{syscall.SIGTERM, nil, process.ExitOK},
+		{syscall.SIGINT, nil, process.ExitOK},
+		{syscall.SIGTERM, fmt.Errorf("open the state: %w", context.Canceled), process.ExitOK},
+		{syscall.SIGTERM, errors.New("the state cannot be closed"), process.ExitFailure},
+	} {
 		var cfg settings
 		code := process.Main(process.Program{Name: "demo", Settings: &cfg, Run: func(ctx context.Context, _ *slog.Logger) error {
-			if err := syscall.Kill(os.Getpid(), signal); err != nil {
+			if err := syscall.Kill(os.Getpid(), c.signal); err != nil {
 				return err
 			}
 			<-ctx.Done()
-			return nil
+			return c.ended
 		}}, []string{"-config", write(t, "")}, &bytes.Buffer{}, &bytes.Buffer{})
-		if code != 0 {
-			t.Errorf("%v: code %d", signal, code)
+		if code != c.code {
+			t.Errorf("%v, ended with %v: code %d", c.signal, c.ended, code)
 		}
 	}
 }
