@@ -367,7 +367,7 @@ func (c *Catalog) Model(id string) (*Model, bool) {
 }
 
 // Suggest returns at most five ids that look like id, the nearest first.
-func (c *Catalog) Suggest(id string) []string {
-	near := config.Suggest(id, slices.SortedFunc(maps.Keys(c.byID), cmp.Compare[string]))
-	return near[:min(len(near), 5)]
-}
+func (c *Catalog) Suggest(id string) []string { return config.Suggest(id, c.ids()) }
+
+// ids are the services', in no order.
+func (c *Catalog) ids() []string { return slices.Collect(maps.Keys(c.byID)) }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/pattern"
 )
@@ -290,7 +291,7 @@ func (c *checker) unknown(id string) string {
 	if c.off[kindService+" "+id] {
 		return fmt.Sprintf("service %q is disabled, since its own entry is wrong", id)
 	}
-	return fmt.Sprintf("service %q is not defined under services%s", id, c.near(id))
+	return fmt.Sprintf("service %q is not defined under services%s", id, config.DidYouMean(id, c.out.ids()))
 }
 
 // needed finds a service that is so among those that s depends on, and those that they depend on. seen were looked at.
@@ -428,14 +429,6 @@ func (c *checker) containers(d *document) {
 	if n := len(c.out.Containers.Mounts) + len(c.out.Containers.Environment); n > maxContainerList {
 		c.found(wrong(root, "more than %d entries", maxContainerList))
 	}
-}
-
-// near offers the likeliest service id for one that is not known.
-func (c *checker) near(id string) string {
-	if close := c.out.Suggest(id); len(close) > 0 {
-		return fmt.Sprintf("; did you mean %q?", close[0])
-	}
-	return ""
 }
 
 // plainPath reports whether a path is absolute, in its shortest form and can be shown.

@@ -313,11 +313,7 @@ func unknownKey(t *token.Token, key, path string, fields map[string]reflect.Type
 	if path != "" {
 		where = " in " + clean.Line(path, 200)
 	}
-	hint := ""
-	if near := Suggest(key, slices.Collect(maps.Keys(fields))); len(near) > 0 {
-		hint = fmt.Sprintf(`; did you mean %q?`, near[0])
-	}
-	return at(t, "unknown key %s%s%s", show(key), where, hint)
+	return at(t, "unknown key %s%s%s", show(key), where, DidYouMean(key, slices.Collect(maps.Keys(fields))))
 }
 
 func checkScalar(node ast.Node, t reflect.Type, path string) *placed {

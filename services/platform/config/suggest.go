@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -44,6 +45,15 @@ func Suggest(name string, known []string) []string {
 		names = append(names, c.name)
 	}
 	return names
+}
+
+// DidYouMean is what a sentence about an unknown name ends with: the nearest known name as a question, or "" where none is near.
+func DidYouMean(name string, known []string) string {
+	near := Suggest(name, known)
+	if len(near) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", near[0])
 }
 
 // distance is the optimal string alignment distance: insertions, deletions, substitutions, and swaps of neighbours.

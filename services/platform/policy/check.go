@@ -458,11 +458,7 @@ func absent(id, shown string, pattern *regexp.Regexp, known []string, what strin
 	case pattern != nil && !pattern.MatchString(id):
 		return shown + " is no " + what + "'s id"
 	case known != nil && !slices.Contains(known, id):
-		hint := ""
-		if near := config.Suggest(id, known); len(near) > 0 {
-			hint = fmt.Sprintf(`; did you mean %q?`, near[0])
-		}
-		return fmt.Sprintf("no %s is called %s%s", what, clean.Line(id, 80), hint)
+		return fmt.Sprintf("no %s is called %s%s", what, clean.Line(id, 80), config.DidYouMean(id, known))
 	}
 	return ""
 }

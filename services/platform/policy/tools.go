@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -196,10 +197,7 @@ func (e *entry) problem(path []string, format string, args ...any) {
 
 // meant suggests the tool that a name may have been meant for.
 func meant(name string) string {
-	if near := config.Suggest(name, nativeTools()); len(near) > 0 {
-		return fmt.Sprintf(`; did you mean %q?`, near[0])
-	}
-	return "; a tool of another source is written mcp:SERVER:NAME"
+	return cmp.Or(config.DidYouMean(name, nativeTools()), "; a tool of another source is written mcp:SERVER:NAME")
 }
 
 // rule makes a rule of the file out of a policy.

@@ -172,10 +172,7 @@ func (l *listing) stray(folder string, e fs.DirEntry, known []string) {
 	if !e.IsDir() && ext != ".yaml" && ext != ".yml" && ext != ".cedar" {
 		return
 	}
-	text := "durward reads no file of that name here"
-	if near := config.Suggest(n, known); len(near) > 0 {
-		text += fmt.Sprintf("; did you mean %q?", near[0])
-	}
+	text := "durward reads no file of that name here" + config.DidYouMean(n, known)
 	if folder != "" {
 		n = folder + "/" + n
 	}

@@ -87,11 +87,7 @@ func parse(item any) (e Entry, err error) {
 				return e, fmt.Errorf("until: %w", err)
 			}
 		default:
-			hint := ""
-			if near := config.Suggest(key, []string{"tool", "clients", "arguments", "until"}); len(near) > 0 {
-				hint = fmt.Sprintf("; did you mean %q?", near[0])
-			}
-			return e, fmt.Errorf("unknown key %q%s", key, hint)
+			return e, fmt.Errorf("unknown key %q%s", key, config.DidYouMean(key, []string{"tool", "clients", "arguments", "until"}))
 		}
 	}
 	if e.Tool == "" {
@@ -181,11 +177,7 @@ func (e Entry) check(role optionsv1.Role) error {
 				names = append(names, t.Name)
 			}
 		}
-		hint := ""
-		if near := config.Suggest(e.Tool, names); len(near) > 0 {
-			hint = fmt.Sprintf("; did you mean %q?", near[0])
-		}
-		return fmt.Errorf("%q is not a tool of this sink%s", e.Tool, hint)
+		return fmt.Errorf("%q is not a tool of this sink%s", e.Tool, config.DidYouMean(e.Tool, names))
 	}
 	return e.fits(tool)
 }
