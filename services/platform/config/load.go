@@ -82,7 +82,8 @@ func Parse(name string, data []byte, into any) error {
 	if problem == nil {
 		return nil
 	}
-	return &Error{File: name, Line: problem.line, Column: problem.column, What: problem.text}
+	problem.File = name
+	return problem
 }
 
 // Error is what is wrong with a file, and where. Line 0 means the whole file.
@@ -139,22 +140,17 @@ func inside(node ast.Node, step string, t **token.Token) ast.Node {
 	return nil
 }
 
-// placed is what is wrong and where; line 0 means the whole file.
-type placed struct {
-	line, column int
-	text         string
-}
-
-func at(t *token.Token, format string, args ...any) *placed {
-	p := &placed{text: fmt.Sprintf(format, args...)}
+// at is what is wrong at a token, in a file that Parse names; nil: with the whole of it.
+func at(t *token.Token, format string, args ...any) *Error {
+	e := &Error{What: fmt.Sprintf(format, args...)}
 	if t != nil && t.Position != nil {
-		p.line, p.column = t.Position.Line, t.Position.Column
+		e.Line, e.Column = t.Position.Line, t.Position.Column
 	}
-	return p
+	return e
 }
 
 // document parses data and returns the one document's body.
-func document(data []byte) (ast.Node, *placed) {
+func document(data []byte) (ast.Node, *Error) {
 	switch {
 	case len(data) > maxFile:
 		return nil, at(nil, "larger than 1 MB")
@@ -162,7 +158,7 @@ func document(data []byte) (ast.Node, *placed) {
 		return nil, at(nil, "not UTF-8 text")
 	}
 	if line, column := tooDeep(data); line > 0 {
-		return nil, &placed{line, column, fmt.Sprintf("nested deeper than %d levels", maxDepth)}
+		return nil, &Error{Line: line, Column: column, What: fmt.Sprintf("nested deeper than %d levels", maxDepth)}
 	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
@@ -209,7 +205,7 @@ func tooDeep(data []byte) (line, column int) {
 }
 
 // syntax turns the YAML library's error into ours: its place, and its message without the library's drawing of the source.
-func syntax(err error) *placed {
+func syntax(err error) *Error {
 	if err == nil {
 		return nil
 	}
@@ -228,7 +224,7 @@ func syntax(err error) *placed {
 
 // check compares a node with the type that it is read into, so that errors name keys and not Go types, and so that the
 // library's readiness to convert is not relied on. path is the key's, dotted.
-func check(node ast.Node, t reflect.Type, path string, depth int) *placed {
+func check(node ast.Node, t reflect.Type, path string, depth int) *Error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -269,7 +265,7 @@ func check(node ast.Node, t reflect.Type, path string, depth int) *placed {
 	return checkScalar(node, t, path)
 }
 
-func checkMapping(n *ast.MappingNode, t reflect.Type, path string, depth int) *placed {
+func checkMapping(n *ast.MappingNode, t reflect.Type, path string, depth int) *Error {
 	if t.Kind() == reflect.Interface {
 		t = reflect.TypeFor[map[string]any]()
 	}
@@ -308,7 +304,7 @@ func checkMapping(n *ast.MappingNode, t reflect.Type, path string, depth int) *p
 	return nil
 }
 
-func unknownKey(t *token.Token, key, path string, fields map[string]reflect.Type) *placed {
+func unknownKey(t *token.Token, key, path string, fields map[string]reflect.Type) *Error {
 	where := ""
 	if path != "" {
 		where = " in " + clean.Line(path, 200)
@@ -316,7 +312,7 @@ func unknownKey(t *token.Token, key, path string, fields map[string]reflect.Type
 	return at(t, "unknown key %s%s%s", show(key), where, DidYouMean(key, slices.Collect(maps.Keys(fields))))
 }
 
-func checkScalar(node ast.Node, t reflect.Type, path string) *placed {
+func checkScalar(node ast.Node, t reflect.Type, path string) *Error {
 	if t.Kind() == reflect.Interface || decodesItself(t) {
 		return nil
 	}
@@ -354,7 +350,7 @@ func isText(value string, t reflect.Type) bool {
 	return t.Kind() == reflect.String
 }
 
-func wrongType(node ast.Node, t reflect.Type, path, found string) *placed {
+func wrongType(node ast.Node, t reflect.Type, path, found string) *Error {
 	want := "a value of another kind"
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
