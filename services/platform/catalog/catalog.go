@@ -328,7 +328,7 @@ func (c *Catalog) WhyDisabled(kind, id string) string {
 	if i < 0 {
 		return ""
 	}
-	return c.Disabled[i].Problem.String()
+	return c.Disabled[i].Problem.Error()
 }
 
 // Lookup finds a service by id.

@@ -701,7 +701,7 @@ func TestAWrongEntryDisablesItselfAlone(t *testing.T) {
 				if _, ok := c.Lookup(d.ID); ok && d.Kind == "service" {
 					t.Errorf("%s is disabled and found", d.ID)
 				}
-				if d.Problem.Line == 0 || d.Problem.What == "" || d.ID != "" && c.WhyDisabled(d.Kind, d.ID) != d.Problem.String() {
+				if d.Problem.Line == 0 || d.Problem.What == "" || d.ID != "" && c.WhyDisabled(d.Kind, d.ID) != d.Problem.Error() {
 					t.Errorf("%+v", d)
 				}
 			}

@@ -52,17 +52,8 @@ type File struct {
 	Data []byte
 }
 
-// Problem is one thing that is wrong, and where. Line 0 means the whole file.
-type Problem struct {
-	File         string
-	Line, Column int
-	What         string
-}
-
-func (p Problem) String() string {
-	e := config.Error(p)
-	return e.Error()
-}
+// Problem is one thing that is wrong, and where.
+type Problem = config.Error
 
 // Problems is everything that is wrong with a catalog, in the order of its files and lines.
 type Problems []Problem
@@ -71,7 +62,7 @@ type Problems []Problem
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, one := range p {
-		lines[i] = one.String()
+		lines[i] = one.Error()
 	}
 	return strings.Join(lines, "\n")
 }

@@ -67,7 +67,7 @@ func (s *Source) Refused() string {
 func (s *Source) take(next *Catalog) {
 	s.current.Store(next)
 	for _, d := range next.Disabled {
-		s.log.Error("an entry of the catalogue is wrong and disabled", "kind", d.Kind, "id", d.ID, "problem", d.Problem.String())
+		s.log.Error("an entry of the catalogue is wrong and disabled", "kind", d.Kind, "id", d.ID, "problem", d.Problem.Error())
 	}
 }
 

@@ -193,7 +193,7 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 		GpuSource: gpus.Source, Gpus: uint32(len(gpus.GPUs)),
 	}
 	for _, d := range cat.Disabled[:min(len(cat.Disabled), maxDisabled)] {
-		problem := clean.Line(d.Problem.String(), 400)
+		problem := clean.Line(d.Problem.Error(), 400)
 		if d.Kind == "service" {
 			if pid := c.cfg.Services.Left(d.ID); pid != 0 {
 				problem = fmt.Sprintf("its program (pid %d) still runs, as a stranger's until the entry is right: %s", pid, problem)

@@ -146,7 +146,7 @@ func (a *App) BadCatalog(path string, err error) error {
 		return Failed("", "%s", clean.Block(err.Error(), 2000))
 	}
 	for _, p := range problems {
-		a.Out.Printf("%s %s\n", a.Out.Red("✗"), clean.Line(p.String(), 1000))
+		a.Out.Printf("%s %s\n", a.Out.Red("✗"), clean.Line(p.Error(), 1000))
 	}
 	return Failed("A wrong service, model or mode is disabled, with what needs it. After any other mistake the last good catalogue stays in force.", "the catalogue is not good: %s",
 		clean.Count(len(problems), "mistake"))

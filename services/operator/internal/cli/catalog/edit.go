@@ -132,7 +132,7 @@ func (a *app) readCatalog(path string, opts catalog.Options) ([]catalog.File, *c
 func (a *app) badEntry(file string, line, length int, err error) error {
 	var lines []string
 	for _, p := range catalog.AsProblems(err) {
-		where := p.String()
+		where := p.Error()
 		if p.File == file && p.Line >= line && p.Line < line+length {
 			where = fmt.Sprintf("line %d of the entry: %s", p.Line-line+1, p.What)
 		}

@@ -86,7 +86,7 @@ func (a *app) remove(ctx context.Context, path string, opts catalog.Options, kin
 				if d.Problem.File == f.Name {
 					d.Problem.Line = stood(d.Problem.Line, f.Data, after)
 				}
-				named = append(named, clean.Line(d.Problem.String(), 300))
+				named = append(named, clean.Line(d.Problem.Error(), 300))
 			}
 		}
 		if len(named) > 0 {
