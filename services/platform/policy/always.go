@@ -58,26 +58,21 @@ func (s *Set) alwaysAt(t *subject, tier optionsv1.Tier) (Verdict, bool) {
 // answer says whether a question is always, sometimes or never answered with yes.
 func (s *Set) answer(t *subject, group types.String, tier optionsv1.Tier) answer {
 	permitted := s.some(t, group, tier, s.index.permits, false)
-	if permitted == no {
-		return no
-	}
-	switch {
-	case !forbidWins():
+	if permitted == no || !forbidWins() {
 		return permitted
-	default:
-		switch s.some(t, group, tier, s.index.forbids, failedForbidCounts()) {
-		case yes:
-			return no
-		case maybe:
-			return maybe
-		}
+	}
+	switch s.some(t, group, tier, s.index.forbids, failedForbidCounts()) {
+	case yes:
+		return no
+	case maybe:
+		return maybe
 	}
 	return permitted
 }
 
 // some says whether any of the rules matches. What fails to be evaluated matches if failing says so.
 func (s *Set) some(t *subject, group types.String, tier optionsv1.Tier, from map[scope][]*rule, failing bool) answer {
-	rules := find(nil, from, group, group+":"+types.String(t.name), t.lineage, whatever, t.call)
+	rules := find(from, group, group+":"+types.String(t.name), t.lineage, whatever, t.call)
 	var fixed, open []*rule
 	for _, r := range rules {
 		switch {

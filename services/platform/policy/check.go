@@ -34,19 +34,18 @@ func (c *compiler) types() {
 			continue
 		}
 		if text := c.never(r, s); text != "" {
-			c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + " can never match: " + text, Warning: !r.Forbids})
+			c.problems = append(c.problems, r.problem(" can never match: "+text, !r.Forbids))
 			continue
 		}
 		if text := constant(r.ast()); text != "" {
-			c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + " can never match: " + text, Warning: true})
+			c.problems = append(c.problems, r.problem(" can never match: "+text, true))
 		}
 		if text := uncounted(r); text != "" {
-			c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + ": " + text})
+			c.problems = append(c.problems, r.problem(": "+text, false))
 		}
 		p := r.ast()
 		if foreign(p) && r.uses&usesArguments != 0 {
-			c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Warning: true,
-				Text: r.ID + " looks at the arguments of a tool that is not ours: its conditions are not checked"})
+			c.problems = append(c.problems, r.problem(" looks at the arguments of a tool that is not ours: its conditions are not checked", true))
 			p = &ast.Policy{Effect: p.Effect, Principal: p.Principal, Action: p.Action, Resource: p.Resource}
 		}
 		c.problems = append(c.problems, typed(r, validators.check(p, r.uses))...)
@@ -124,10 +123,10 @@ func typed(r *rule, err error) Problems {
 	var out Problems
 	for i, text := range texts {
 		if i == maxAlike {
-			out = append(out, Problem{File: r.File, Line: r.Line, Column: r.column, Text: fmt.Sprintf("%s: %d more like it", r.ID, len(texts)-i)})
+			out = append(out, r.problem(fmt.Sprintf(": %d more like it", len(texts)-i), false))
 			break
 		}
-		out = append(out, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + ": " + text})
+		out = append(out, r.problem(": "+text, false))
 	}
 	return out
 }
@@ -384,10 +383,8 @@ func variable(n ast.IsNode) bool {
 }
 
 func words[T ~string](list []T) string {
-	list = slices.Clone(list)
-	slices.Sort(list)
 	var out []string
-	for _, one := range slices.Compact(list) {
+	for _, one := range slices.Compact(slices.Sorted(slices.Values(list))) {
 		out = append(out, string(one))
 	}
 	return strings.Join(out, ", ")
@@ -422,7 +419,7 @@ func strangers(r *rule, known Known) Problems {
 	var out Problems
 	for _, uid := range named {
 		if text := stranger(uid, known); text != "" {
-			out = append(out, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + ": " + text, Warning: true})
+			out = append(out, r.problem(": "+text, true))
 		}
 	}
 	return out

@@ -54,7 +54,7 @@ func Check(sources []Source, known Known) Problems {
 		if r.Layer != BuiltIn && r.limit == nil {
 			c.problems = append(c.problems, strangers(r, known)...)
 			if text := unasked(r, known); text != "" && !c.told(r) {
-				c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + ": " + text, Warning: true})
+				c.problems = append(c.problems, r.problem(": "+text, true))
 			}
 		}
 	}
@@ -296,11 +296,8 @@ func actionKeys(p *ast.Policy) []types.String {
 	return keys
 }
 
-// find appends the rules of one kind that can match, in no order.
-func find(into []*rule, from map[scope][]*rule, group, action types.String, principals []types.EntityUID, resource types.EntityUID, c *Call) []*rule {
-	if len(from) == 0 {
-		return into
-	}
+// find returns the rules of one kind that can match, in no order.
+func find(from map[scope][]*rule, group, action types.String, principals []types.EntityUID, resource types.EntityUID, c *Call) (into []*rule) {
 	for _, a := range [2]types.String{group, action} {
 		for _, p := range principals {
 			into = match(into, from[scope{a, p, resource}], c)

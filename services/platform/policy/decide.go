@@ -148,7 +148,7 @@ func (q *question) candidates(from map[scope][]*rule) []*rule {
 	if q.failed {
 		resource = whatever
 	}
-	return find(nil, from, q.group, q.group+":"+types.String(q.t.name), q.t.lineage, resource, q.t.call)
+	return find(from, q.group, q.group+":"+types.String(q.t.name), q.t.lineage, resource, q.t.call)
 }
 
 // needs are the parts of a call that rules look at.

@@ -15,6 +15,11 @@ type Problem struct {
 	Warning      bool
 }
 
+// problem tells of the rule by its id, and of what is wrong with it in the words that follow.
+func (r *rule) problem(what string, warning bool) Problem {
+	return Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + what, Warning: warning}
+}
+
 // String is one line, "FILE:LINE:COLUMN: what is wrong".
 func (p Problem) String() string {
 	text := p.Text

@@ -2,10 +2,10 @@ package policy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -93,8 +93,11 @@ func (c *compiler) tools(s Source) {
 		file.Tools = plain.Tools
 	}
 	if err != nil {
-		line, column, text := parsed(s.Name, err)
-		c.wrong(s, line, column, "%s", text)
+		what, placed := errors.AsType[*config.Error](err)
+		if !placed {
+			what = &config.Error{What: err.Error()}
+		}
+		c.wrong(s, what.Line, what.Column, "%s", clean.Line(what.What, 300))
 		return
 	}
 	if len(file.Tools) > maxTools {
@@ -106,19 +109,6 @@ func (c *compiler) tools(s Source) {
 		t := entry{c: c, s: s, at: at, name: name, toolEntry: file.Tools[name]}
 		t.compile()
 	}
-}
-
-// parsed takes the place out of config's error.
-func parsed(name string, err error) (line, column int, text string) {
-	text = strings.TrimPrefix(err.Error(), name+":")
-	if parts := strings.SplitN(text, ":", 3); len(parts) == 3 {
-		l, lineErr := strconv.Atoi(parts[0])
-		col, columnErr := strconv.Atoi(parts[1])
-		if lineErr == nil && columnErr == nil {
-			return l, col, clean.Line(parts[2], 300)
-		}
-	}
-	return 0, 0, clean.Line(text, 300)
 }
 
 // keys finds the places of a document's keys, by their path.
