@@ -74,6 +74,14 @@ func (t Tool) Ref() *callv1.ToolRef {
 	return &callv1.ToolRef{Name: t.Name, Source: t.Source, DefinitionDigest: t.DefinitionDigest[:]}
 }
 
+// Tagged reports whether the tool has a tag of that kind: "desktop" or "desktop:click" for "desktop".
+func (t Tool) Tagged(kind string) bool {
+	return slices.ContainsFunc(t.Tags, func(tag string) bool {
+		before, _, _ := strings.Cut(tag, ":")
+		return before == kind
+	})
+}
+
 // ByPermit reports whether a session's permit covers the tool: a READ tool whose calls the vault need not see one by one.
 func (t Tool) ByPermit() bool { return t.Tier == optionsv1.Tier_TIER_READ && !t.OneCall }
 

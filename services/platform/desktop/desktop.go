@@ -9,7 +9,6 @@ package desktop
 import (
 	"errors"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -78,9 +77,7 @@ type session struct {
 func New(now func() time.Time) *Gate { return &Gate{now: now, sessions: map[string]*session{}} }
 
 // Controls reports whether the tool is one for controlling a desktop.
-func Controls(tool contract.Tool) bool { return slices.ContainsFunc(tool.Tags, isDesktop) }
-
-func isDesktop(tag string) bool { return tag == "desktop" || strings.HasPrefix(tag, "desktop:") }
+func Controls(tool contract.Tool) bool { return tool.Tagged("desktop") }
 
 // Judge decides on one action and, if it lets it through, counts it: the next one of the session is due Spacing later. allowed
 // is the human's setting desktop.allowed. A tool without a desktop tag is none of its business: None.
@@ -183,10 +180,11 @@ func (g *Gate) Active(session string) (until time.Time, active bool) {
 // kindsOf returns what the tool does to a desktop, and whether every desktop tag is one that is known.
 func kindsOf(tool contract.Tool) (of []kind, known bool) {
 	for _, tag := range tool.Tags {
-		if !isDesktop(tag) {
+		what, word, _ := strings.Cut(tag, ":")
+		if what != "desktop" {
 			continue
 		}
-		k, ok := kinds[strings.TrimPrefix(tag, "desktop:")]
+		k, ok := kinds[word]
 		if !ok {
 			return nil, false
 		}

@@ -42,7 +42,7 @@ func Allow(client string, tool contract.Tool, arguments map[string][]string, not
 	if _, native := contract.Native(name); !native && !foreignTool().MatchString(name) {
 		return "", "", fmt.Errorf("there is no tool %s%s", clean.Line(name, 80), meant(name))
 	}
-	if slices.ContainsFunc(tool.Tags, func(t string) bool { return t == "desktop" || strings.HasPrefix(t, "desktop:") }) {
+	if tool.Tagged("desktop") {
 		return "", "", errors.New("desktop control asks a human always; a rule would not change that")
 	}
 	if len(arguments) > maxAllowedArguments {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/cedar-policy/cedar-go"
@@ -153,11 +152,6 @@ func (t *subject) resource() (types.EntityUID, error) {
 func (t *subject) request(group types.String, tier optionsv1.Tier, u uses) (cedar.Request, error) {
 	t.entities.group = group
 	c := t.call
-	desktop, shell := false, false
-	for _, tag := range c.Tool.Tags {
-		desktop = desktop || tag == "desktop" || strings.HasPrefix(tag, "desktop:")
-		shell = shell || tag == "shell" || strings.HasPrefix(tag, "shell:")
-	}
 	context := make(types.RecordMap, 16)
 	context["tier"] = types.String(contract.TierName(tier))
 	context["contract_tier"] = types.String(contract.TierName(c.Tool.Tier))
@@ -166,8 +160,8 @@ func (t *subject) request(group types.String, tier optionsv1.Tier, u uses) (ceda
 	context["key_bound"] = types.Boolean(c.KeyBound)
 	context["dangerous"] = types.Boolean(c.Dangerous && DangerousCovers(c.Tool))
 	context["known"] = types.Boolean(t.known)
-	context["shell"] = types.Boolean(shell)
-	context["desktop"] = types.Boolean(desktop)
+	context["shell"] = types.Boolean(c.Tool.Tagged("shell"))
+	context["desktop"] = types.Boolean(c.Tool.Tagged("desktop"))
 	context["desktop_allowed"] = types.Boolean(c.DesktopAllowed)
 	context["remote"] = types.Boolean(remote(c))
 	if u&usesTime != 0 {
