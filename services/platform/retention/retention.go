@@ -240,7 +240,7 @@ func (l *Ledger) Decide(evidence *callv1.HumanStatement, e *auditv1.Entry) (*Dec
 	if err != nil || !logproof.CarriesStatement(writer.Role(), e.GetRecord().GetKind()) {
 		return nil, errWriter
 	}
-	v, err := statement.Verify(evidence, l.Allowed, e.GetLoggedAt().AsTime(), statement.Skew)
+	v, err := statement.Verify(evidence, l.Allowed, e.GetLoggedAt().AsTime())
 	if err != nil {
 		return nil, err
 	}

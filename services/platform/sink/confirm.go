@@ -134,7 +134,7 @@ func (a *Authority) stillStands(ctx context.Context, c *call, fence uint64) *ref
 // stillApproved checks the statement and, unless the call is late, the subject as they are now.
 func (a *Authority) stillApproved(ctx context.Context, c *call, late bool) *refusal {
 	if c.statement != nil {
-		switch err := c.agreed.Stands(a.cfg.Trust.Current().AllowedSigners, a.cfg.Now(), Skew); {
+		switch err := c.agreed.Stands(a.cfg.Trust.Current().AllowedSigners, a.cfg.Now()); {
 		case errors.Is(err, statement.ErrTime):
 			return &refusal{callv1.Code_CODE_EXPIRED, fmt.Errorf("while the call waited for its turn: %w", err)}
 		case err != nil:

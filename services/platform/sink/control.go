@@ -106,7 +106,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
 	defer a.keeper.Apart()() // from another resumption too: of two, the second is refused before it is recorded
-	v, err := statement.Verify(h, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now(), Skew)
+	v, err := statement.Verify(h, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now())
 	switch {
 	case err != nil:
 		return 0, deny(err)
@@ -310,7 +310,7 @@ func (a *Authority) lostCall(ctx context.Context, resumed uint64) (string, error
 		return "", err
 	}
 	at := intent.GetLoggedAt().AsTime()
-	if a.cfg.Now().Sub(at) > outcomeRetention-Skew {
+	if a.cfg.Now().Sub(at) > outcomeRetention-statement.Skew {
 		return "", nil // the store may have dropped it
 	}
 	known, err := a.cfg.Store.Knows(ctx, intent.GetRecord().GetOperationId())

@@ -74,7 +74,7 @@ func spendKey(g *callv1.Grant) string { return grant.SpendKey(g) }
 func statementRequired(unattended bool) bool { return !unattended }
 
 func verifyStatement(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time) (*statement.Verified, error) {
-	return statement.Verify(h, operators, now, Skew)
+	return statement.Verify(h, operators, now)
 }
 
 // confirmed reports whether a statement needs no second one, or has it among all.

@@ -319,7 +319,7 @@ func (a *Authority) checkGrant(ctx context.Context, c *call, g *callv1.Grant) er
 	if err := a.adoptEpoch(ctx, c, g.GetEpoch()); err != nil {
 		return err
 	}
-	if a.cfg.Now().Add(Skew).Before(g.GetNotBefore().AsTime()) {
+	if a.cfg.Now().Add(statement.Skew).Before(g.GetNotBefore().AsTime()) {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is not valid yet"))
 	}
 	if !toolIs(g.GetTool(), c.tool.Ref()) {

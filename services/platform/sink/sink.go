@@ -38,9 +38,8 @@ import (
 )
 
 const (
-	// Skew is how far this clock may be from the vault's and the operators'.
-	Skew = 5 * time.Minute
-	// permitSkew is the same for permits, which live for a minute.
+	// permitSkew is how far this clock may be from the vault's where a permit is judged, which lives for a minute; statement.Skew is for
+	// the rest.
 	permitSkew = 30 * time.Second
 	// vaultTimeout bounds each call to the vault.
 	vaultTimeout = 2 * time.Second

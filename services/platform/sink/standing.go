@@ -84,7 +84,7 @@ func (a *Authority) human(ctx context.Context, c *call, arguments []byte) (*Use,
 		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, reason)
 	}
 	// Until is later than Verify can accept the statement.
-	return useOf(&Use{Digest: covering.Digest, Limit: covering.Uses, Until: covering.Ends.Add(2 * Skew)}), nil
+	return useOf(&Use{Digest: covering.Digest, Limit: covering.Uses, Until: covering.Ends.Add(2 * statement.Skew)}), nil
 }
 
 // EndStanding makes statements that let calls run void here, durably, whatever the vault says, and has whatever waits put to the vault again.
@@ -100,7 +100,7 @@ func (a *Authority) EndStanding(ctx context.Context, statements []*callv1.HumanS
 		if err != nil || !standing(s.Kind) && s.Kind != statement.KindApprove && s.Kind != statement.KindCommand {
 			continue
 		}
-		ended = append(ended, Use{Digest: canonical.Digest(h.GetStatement()), Until: s.Expires().Add(2 * Skew)})
+		ended = append(ended, Use{Digest: canonical.Digest(h.GetStatement()), Until: s.Expires().Add(2 * statement.Skew)})
 		r := a.controlRecord(ctx, auditv1.Kind_KIND_STANDING_ENDED, "ended here by an operator", a.Control().Epoch, nil)
 		r.Body.Principal, r.Body.Session = s.Principal, s.Session
 		r.Body.Details["statement"], r.Body.Details["kind"] = s.ID, string(s.Kind)

@@ -97,7 +97,7 @@ func TestASpellingThatSSHKeygenRefusesIsNoEvidence(t *testing.T) {
 			"another type":                 {strings.ReplaceAll(text, "SSH SIGNATURE", "PGP SIGNATURE"), false},
 		} {
 			h := &callv1.HumanStatement{Statement: good.GetStatement(), Signature: []byte(c.signature)}
-			_, err := Verify(h, operators(t, line), now, 0)
+			_, err := Verify(h, operators(t, line), now)
 			if (err == nil) != c.counts {
 				t.Errorf("%s, %s: %v", kind, name, err)
 			}
@@ -140,7 +140,7 @@ func TestWhatCountsHereCountsForSSHKeygen(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if _, err := Verify(h, allowed, now, 0); err != nil {
+		if _, err := Verify(h, allowed, now); err != nil {
 			continue
 		}
 		accepted++

@@ -234,7 +234,7 @@ func TestNoChangedStatementVerifies(t *testing.T) {
 					changed.Statement = raw
 				}
 				n++
-				if _, err := Verify(changed, allowed, now, Skew); err == nil {
+				if _, err := Verify(changed, allowed, now); err == nil {
 					t.Errorf("%s: this verifies: %s", name, changed.Statement)
 					return
 				}

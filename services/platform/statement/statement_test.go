@@ -382,7 +382,7 @@ func TestVerifyRefuses(t *testing.T) {
 	allowed := operators(t, line)
 	good, err := Sign(approve(), ada)
 	must(t, err)
-	if _, err := Verify(good, allowed, now, Skew); err != nil {
+	if _, err := Verify(good, allowed, now); err != nil {
 		t.Fatalf("a good statement: %v", err)
 	}
 	forged, _ := Sign(approve(), eve)
@@ -411,12 +411,12 @@ func TestVerifyRefuses(t *testing.T) {
 		"too early":           {good, allowed, now.Add(-Skew - time.Second), ErrTime},
 		"too late":            {good, allowed, now.Add(30*time.Minute + Skew), ErrTime},
 	} {
-		if _, err := Verify(tc.h, tc.allowed, tc.at, Skew); !errors.Is(err, tc.want) {
+		if _, err := Verify(tc.h, tc.allowed, tc.at); !errors.Is(err, tc.want) {
 			t.Errorf("%s: Verify = %v, want %v", name, err, tc.want)
 		}
 	}
 	for _, at := range []time.Time{now.Add(-Skew), now.Add(30*time.Minute + Skew - time.Second)} {
-		if _, err := Verify(good, allowed, at, Skew); err != nil {
+		if _, err := Verify(good, allowed, at); err != nil {
 			t.Errorf("at %v: %v", at, err)
 		}
 	}
@@ -435,7 +435,7 @@ func TestStands(t *testing.T) {
 		"another operator's":    {operators(t, trust.FormatSigner("eve", key, Namespace)), now, ErrOperator},
 		"when its time is over": {operators(t, trust.FormatSigner("ada", key, Namespace)), now.Add(30*time.Minute + Skew), ErrTime},
 	} {
-		if err := v.Stands(c.allowed, c.at, Skew); !errors.Is(err, c.want) {
+		if err := v.Stands(c.allowed, c.at); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -446,7 +446,7 @@ func verified(t *testing.T, s *Statement) *Verified {
 	ada := signer(t, 1)
 	h, err := Sign(s, ada)
 	must(t, err)
-	v, err := Verify(h, operators(t, trust.FormatSigner("ada", ada.PublicKey(), Namespace)), now, Skew)
+	v, err := Verify(h, operators(t, trust.FormatSigner("ada", ada.PublicKey(), Namespace)), now)
 	must(t, err)
 	return v
 }
@@ -552,7 +552,7 @@ func TestOldDangerousModeIsHistory(t *testing.T) {
 	if _, err := VerifySignature(h, keys, now); err != nil {
 		t.Errorf("as history: %v", err)
 	}
-	if _, err := Verify(h, keys, now, Skew); !errors.Is(err, ErrHistorical) {
+	if _, err := Verify(h, keys, now); !errors.Is(err, ErrHistorical) {
 		t.Errorf("as authority: %v", err)
 	}
 }
@@ -623,7 +623,7 @@ func BenchmarkVerify(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Verify(h, allowed, now, Skew); err != nil {
+		if _, err := Verify(h, allowed, now); err != nil {
 			b.Fatal(err)
 		}
 	}

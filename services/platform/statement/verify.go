@@ -30,8 +30,8 @@ type Verified struct {
 }
 
 // Verify checks the signature against the operators' keys at now, that the statement names the operator who signed, and
-// its times within skew of now.
-func Verify(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time, skew time.Duration) (*Verified, error) {
+// its times within Skew of now.
+func Verify(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time) (*Verified, error) {
 	s, key, err := verifySignature(h, operators, now)
 	if err != nil {
 		return nil, err
@@ -40,14 +40,14 @@ func Verify(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.
 		return nil, ErrHistorical
 	}
 	v := &Verified{Statement: s, Digest: canonical.Digest(h.GetStatement()), Key: key, Ends: s.Expires()}
-	if err := v.inTime(now, skew); err != nil {
+	if err := v.inTime(now); err != nil {
 		return nil, err
 	}
 	return v, nil
 }
 
-// Stands checks what may have changed since a statement was verified: that its key is still that operator's, and its times within skew of now.
-func (v *Verified) Stands(operators *trust.AllowedSigners, now time.Time, skew time.Duration) error {
+// Stands checks what may have changed since a statement was verified: that its key is still that operator's, and its times within Skew of now.
+func (v *Verified) Stands(operators *trust.AllowedSigners, now time.Time) error {
 	signer, err := operators.Find(v.Key, Namespace, now)
 	if err != nil {
 		return err
@@ -55,12 +55,12 @@ func (v *Verified) Stands(operators *trust.AllowedSigners, now time.Time, skew t
 	if v.Operator != signer.Operator {
 		return ErrOperator
 	}
-	return v.inTime(now, skew)
+	return v.inTime(now)
 }
 
-func (v *Verified) inTime(now time.Time, skew time.Duration) error {
+func (v *Verified) inTime(now time.Time) error {
 	from, _ := parseTime(v.NotBefore) // check() parsed it before
-	if now.Add(skew).Before(from) || !now.Add(-skew).Before(v.Ends) {
+	if now.Add(Skew).Before(from) || !now.Add(-Skew).Before(v.Ends) {
 		return ErrTime
 	}
 	return nil

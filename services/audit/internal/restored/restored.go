@@ -63,7 +63,7 @@ func Part(p statecopy.Part, cosigned string, roots func() (Roots, error)) statec
 		if err != nil {
 			return err
 		}
-		v, err := statement.Verify(&callv1.HumanStatement{Statement: given.Statement, Signature: given.Signature}, trusted.Operators, given.At, statement.Skew)
+		v, err := statement.Verify(&callv1.HumanStatement{Statement: given.Statement, Signature: given.Signature}, trusted.Operators, given.At)
 		if err != nil {
 			return fmt.Errorf("no operator's statement lets the log go on from here: %w", err)
 		}

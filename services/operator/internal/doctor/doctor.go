@@ -305,9 +305,6 @@ func stranger(cfg Config) bool {
 	return err != nil || signer.Operator != cfg.Operator.Operator
 }
 
-// maxSkew is what statements tolerate between the operator's clock and a sink's.
-const maxSkew = 5 * time.Minute
-
 // clocks compares this clock with each process's, by the Date of its health listener.
 func clocks(ctx context.Context, cfg Config) []Finding {
 	worst, where := time.Duration(0), ""
@@ -333,7 +330,7 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 	switch {
 	case asked == 0:
 		return []Finding{{Warning, "clock", "no process answers, so that clocks cannot be compared", cli.Start(cfg.Home)}}
-	case worst > maxSkew:
+	case worst > statement.Skew:
 		return []Finding{{Bad, "clock", fmt.Sprintf("the clock of %s differs by %s: signatures will not be accepted", where, worst.Round(time.Second)), "Set the clocks (chrony, systemd-timesyncd)."}}
 	case worst > 5*time.Second:
 		return []Finding{{Warning, "clock", fmt.Sprintf("the clock of %s differs by %s", where, worst.Round(time.Second)), "Set the clocks (chrony, systemd-timesyncd)."}}

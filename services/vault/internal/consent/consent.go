@@ -71,7 +71,7 @@ func New(c Config) *Judge { return &Judge{c} }
 // Verify returns a statement that an operator signed and that is in force now. client is who asks for what it allows: empty where
 // a human acts for themself. Errors are for records.
 func (j *Judge) Verify(h *callv1.HumanStatement, client string) (*statement.Verified, error) {
-	v, err := statement.Verify(h, j.Operators(), j.Now(), statement.Skew)
+	v, err := statement.Verify(h, j.Operators(), j.Now())
 	if err != nil {
 		return nil, err
 	}

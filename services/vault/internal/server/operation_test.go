@@ -221,7 +221,7 @@ func TestApprovedOperation(t *testing.T) {
 			!g.GetExpiresAt().AsTime().Equal(v.clock.Now().Add(time.Minute)) {
 			t.Errorf("grant %v", g)
 		}
-		verified, err := statement.Verify(g.GetStatements()[0], v.Trust.Current().AllowedSigners, v.clock.Now(), statement.Skew)
+		verified, err := statement.Verify(g.GetStatements()[0], v.Trust.Current().AllowedSigners, v.clock.Now())
 		v.must(err)
 		// What the sink will check.
 		v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("demo-chat"), nil))
@@ -1583,7 +1583,7 @@ func TestGrantCommand(t *testing.T) {
 	if g.GetPrincipal() != "operator:alice" || g.GetSession() != "-" || g.GetOperationId() != resp.GetOperationId() {
 		t.Errorf("grant %v", g)
 	}
-	verified, err := statement.Verify(h, v.Trust.Current().AllowedSigners, v.clock.Now(), statement.Skew)
+	verified, err := statement.Verify(h, v.Trust.Current().AllowedSigners, v.clock.Now())
 	v.must(err)
 	v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("a"), nil))
 	if o := v.operation(resp.GetOperationId()); o.GetState() != approved || o.GetDecidedBy() != platformtest.Operator {

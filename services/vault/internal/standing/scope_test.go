@@ -203,7 +203,7 @@ func TestScope(t *testing.T) {
 	w.must(err)
 	g, err := grant.Verify(signed, w.Trust, w.Now())
 	w.must(err)
-	v, err := statement.Verify(g.GetStatements()[0], w.Trust.Current().AllowedSigners, w.Now(), statement.Skew)
+	v, err := statement.Verify(g.GetStatements()[0], w.Trust.Current().AllowedSigners, w.Now())
 	w.must(err)
 	w.must(v.Covers(g, toolOf("start_service").Ref(), o.Tier, o.Arguments, nil)) // what the sink will check
 	if v.ID != id || g.GetDangerous() || len(g.GetSubjectDigest()) != 0 {

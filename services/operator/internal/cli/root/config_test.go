@@ -88,7 +88,7 @@ func (f fakePolicy) AnnounceChange(_ context.Context, r *vaultv1.AnnounceChangeR
 		return nil, err
 	}
 	defer folder.Close()
-	st, err := statement.Verify(r.GetStatement(), folder.Current().AllowedSigners, time.Now(), statement.Skew)
+	st, err := statement.Verify(r.GetStatement(), folder.Current().AllowedSigners, time.Now())
 	if err != nil || st.Kind != statement.KindConfig {
 		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not verify")
 	}

@@ -110,7 +110,7 @@ func spendKey(g *callv1.Grant) string {
 func statementRequired(unattended bool) bool { return !Guards.Off("statement") && !unattended }
 
 func verifyStatement(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time) (*statement.Verified, error) {
-	return statement.Verify(h, operators, now, Skew)
+	return statement.Verify(h, operators, now)
 }
 
 func confirmed(v *statement.Verified, all []*statement.Verified) bool {
