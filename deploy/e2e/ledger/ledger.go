@@ -86,8 +86,8 @@ func (l *Ledger) Add(identity string, audits ...string) *Writer {
 	l.t.Cleanup(func() { _ = conn.Close() })
 	kept, err := spool.Open(l.t.Context(), l.t.TempDir())
 	must(err)
-	records, err := recorder.Open(l.t.Context(), recorder.OpenConfig{
-		Conn: conn, Audit: l.h.Identity(audits[0]).String(), Writer: id.String(), Trust: l.h.Trust(), Store: kept, Logger: logger,
+	records, err := recorder.Open(l.t.Context(), conn, l.h.Identity(audits[0]).String(), l.h.Trust(), recorder.Config{
+		Writer: id.String(), Store: kept, Logger: logger,
 	})
 	must(err)
 	w := &Writer{Name: identity, Recorder: records}

@@ -188,9 +188,8 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	}
 	defer audit.Close()
 
-	records, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: audit, Audit: s.Audit.Identity, Writer: self.ID().String(), Trust: roots, MaxSpooled: refusal.MaxWaiting, Logger: logger,
-		OnAppend: tel.ObserveAppend,
+	records, err := recorder.Open(ctx, audit, s.Audit.Identity, roots, recorder.Config{
+		Writer: self.ID().String(), MaxSpooled: refusal.MaxWaiting, Logger: logger, OnAppend: tel.ObserveAppend,
 	})
 	if err != nil {
 		return err

@@ -48,15 +48,12 @@ func (r *Recorder) await(backoff time.Duration) bool {
 		if pause <= 0 {
 			return r.ctx.Err() == nil
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-r.ctx.Done():
-			timer.Stop()
 			return false
 		case <-r.wake:
-		case <-timer.C:
+		case <-time.After(pause):
 		}
-		timer.Stop()
 	}
 }
 

@@ -124,15 +124,13 @@ func (r *Recorder) makeDurable(it *item) {
 
 // wait waits for the item's outcome. When it gives up, an item that was not sent is taken back, unless it is a report.
 func (r *Recorder) wait(ctx context.Context, it *item) outcome {
-	patience := time.NewTimer(r.cfg.Timeout)
-	defer patience.Stop()
 	var cause error
 	select {
 	case out := <-it.result:
 		return out
 	case <-ctx.Done():
 		cause = context.Cause(ctx)
-	case <-patience.C:
+	case <-time.After(r.cfg.Timeout):
 		cause = errors.New("audit did not answer in time")
 	}
 	r.mu.Lock()

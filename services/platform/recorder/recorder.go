@@ -109,45 +109,24 @@ type Config struct {
 	OnAppend func(took time.Duration)
 }
 
-// OpenConfig is Config for the ordinary case.
-type OpenConfig struct {
-	// Conn leads to audit; Audit is its SPIFFE ID, which names the log.
-	Conn  grpc.ClientConnInterface
-	Audit string
-	// Writer is this process's own SPIFFE ID.
-	Writer string
-	Trust  *trust.Folder
-	// Store and MaxSpooled are as in Config. Open closes the store when it fails.
-	Store      Store
-	MaxSpooled int
-	Logger     *slog.Logger
-	// Shared is as in Config.
-	Shared bool
-	// OnAppend is as in Config.
-	OnAppend func(took time.Duration)
-}
-
-// Open makes keeper and recorder.
-func Open(ctx context.Context, cfg OpenConfig) (*Recorder, error) {
-	store := cfg.Store
-	if store == nil {
-		store = NewMemoryStore()
+// Open is New with the Client and the Keeper of the ordinary case: conn leads to audit, whose SPIFFE ID names the log. It closes the store
+// when it fails.
+func Open(ctx context.Context, conn grpc.ClientConnInterface, audit string, roots *trust.Folder, cfg Config) (r *Recorder, err error) {
+	if cfg.Store == nil {
+		cfg.Store = newMemoryStore()
 	}
-	keeper, err := logproof.NewKeeper(ctx, logproof.KeeperConfig{
-		Origin: logproof.Origin(cfg.Audit), Keys: func() []note.Verifier { return cfg.Trust.Current().LogKeys }, Store: store,
-		Witnesses: func() logproof.Witnesses { return cfg.Trust.Current().Witnesses },
+	cfg.Client = auditv1.NewLogServiceClient(conn)
+	cfg.Keeper, err = logproof.NewKeeper(ctx, logproof.KeeperConfig{
+		Origin: logproof.Origin(audit), Keys: func() []note.Verifier { return roots.Current().LogKeys }, Store: cfg.Store,
+		Witnesses: func() logproof.Witnesses { return roots.Current().Witnesses },
 	})
 	if err == nil {
-		var r *Recorder
-		r, err = New(Config{
-			Client: auditv1.NewLogServiceClient(cfg.Conn), Keeper: keeper, Writer: cfg.Writer,
-			Store: store, MaxSpooled: cfg.MaxSpooled, Logger: cfg.Logger, Shared: cfg.Shared, OnAppend: cfg.OnAppend,
-		})
-		if err == nil {
-			return r, nil
-		}
+		r, err = New(cfg)
 	}
-	return nil, errors.Join(err, store.Close())
+	if err != nil {
+		return nil, errors.Join(err, cfg.Store.Close())
+	}
+	return r, nil
 }
 
 // Recorder writes one process's records. It is safe for concurrent use.
@@ -221,7 +200,7 @@ func New(cfg Config) (*Recorder, error) {
 		return nil, errors.New("a recorder needs a client, a keeper and its writer's identity")
 	}
 	if cfg.Store == nil {
-		cfg.Store = NewMemoryStore()
+		cfg.Store = newMemoryStore()
 	}
 	if cfg.MaxSpooled < 0 || cfg.MaxSpooled > MaxSpooled {
 		return nil, fmt.Errorf("a recorder spools 1 to %d records, not %d", MaxSpooled, cfg.MaxSpooled)
@@ -253,7 +232,7 @@ func New(cfg Config) (*Recorder, error) {
 		r.depth++
 		r.bytes += len(row.Record)
 	}
-	_, memory := cfg.Store.(*MemoryStore)
+	_, memory := cfg.Store.(*memoryStore)
 	r.fresh = lossTold(kept == 0 && !memory && !cfg.Shared && len(rows) == 0 && cfg.Keeper.Held().IsZero())
 	if lossTold(kept != len(rows)) {
 		left := strconv.Itoa(kept)
@@ -275,16 +254,21 @@ func New(cfg Config) (*Recorder, error) {
 func (r *Recorder) Record(ctx context.Context, record *auditv1.Record) (_ *callv1.Receipt, err error) {
 	ctx, waiting := span.Start(ctx, span.Record, trace.SpanKindInternal)
 	defer func() { span.End(waiting, err) }()
+	_, out := r.ask(ctx, record, false)
+	return out.receipt, out.err
+}
+
+// ask enqueues a record and waits for its outcome. Where there is no item, the record was not taken.
+func (r *Recorder) ask(ctx context.Context, record *auditv1.Record, report bool) (*item, outcome) {
 	it, err := r.newItem(ctx, record)
 	if err != nil {
-		return nil, err
+		return nil, outcome{err: err}
 	}
-	it.result = make(chan outcome, 1)
+	it.result, it.report = make(chan outcome, 1), report
 	if err := r.enqueue(it, nil); err != nil {
-		return nil, err
+		return nil, outcome{err: err}
 	}
-	out := r.wait(ctx, it)
-	return out.receipt, out.err
+	return it, r.wait(ctx, it)
 }
 
 // Report records a fact that has already happened. It waits like Record; when audit does not answer in time the record
@@ -293,17 +277,8 @@ func (r *Recorder) Record(ctx context.Context, record *auditv1.Record) (_ *callv
 func (r *Recorder) Report(ctx context.Context, record *auditv1.Record) (_ *callv1.Receipt, err error) {
 	ctx, waiting := span.Start(ctx, span.Record, trace.SpanKindInternal)
 	defer func() { span.End(waiting, err) }()
-	it, err := r.newItem(ctx, record)
-	if err != nil {
-		return nil, err
-	}
-	it.result = make(chan outcome, 1)
-	it.report = true
-	if err := r.enqueue(it, nil); err != nil {
-		return nil, err
-	}
-	out := r.wait(ctx, it)
-	if out.err == nil || out.final {
+	it, out := r.ask(ctx, record, true)
+	if it == nil || out.err == nil || out.final {
 		return out.receipt, out.err
 	}
 	r.mu.Lock()
@@ -321,11 +296,9 @@ func (r *Recorder) Report(ctx context.Context, record *auditv1.Record) (_ *callv
 	r.makeDurable(it)
 	r.mu.Unlock()
 	signal(r.dirty)
-	patience := time.NewTimer(keepWait)
-	defer patience.Stop()
 	select {
 	case err = <-kept:
-	case <-patience.C:
+	case <-time.After(keepWait):
 		err = errors.New("our own disk does not answer")
 	}
 	if err != nil {

@@ -75,13 +75,13 @@ func halted() *auditv1.Record {
 
 // store is a memory store that can be full.
 type store struct {
-	*MemoryStore
+	*memoryStore
 	mu      sync.Mutex
 	err     error
 	commits int
 }
 
-func newStore() *store { return &store{MemoryStore: NewMemoryStore()} }
+func newStore() *store { return &store{memoryStore: newMemoryStore()} }
 
 func (s *store) Commit(ctx context.Context, c Change) error {
 	s.mu.Lock()
@@ -90,7 +90,7 @@ func (s *store) Commit(ctx context.Context, c Change) error {
 	if s.err != nil {
 		return s.err
 	}
-	return s.MemoryStore.Commit(ctx, c)
+	return s.memoryStore.Commit(ctx, c)
 }
 
 func (s *store) fail(err error) {
@@ -709,7 +709,7 @@ func TestAsksForever(t *testing.T) {
 func TestAnotherWriterWithOurIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
-		first, second := start(t, a, NewMemoryStore()), start(t, a, NewMemoryStore())
+		first, second := start(t, a, newMemoryStore()), start(t, a, newMemoryStore())
 		for i := range 6 {
 			r := first
 			if i%2 == 1 {

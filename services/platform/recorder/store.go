@@ -30,7 +30,7 @@ type Change struct {
 	Remove []uint64
 }
 
-// Store is where a recorder keeps spooled records: a MemoryStore, or the one on a disk in package spool. The recorder calls Commit from two goroutines, never at once.
+// Store is where a recorder keeps spooled records: memory, or the one on a disk in package spool. The recorder calls Commit from two goroutines, never at once.
 type Store interface {
 	logproof.CheckpointStore
 	// Load returns every row, by ID, and how many there were after the last Commit; -1 where that is gone.
@@ -40,27 +40,27 @@ type Store interface {
 	Close() error
 }
 
-// MemoryStore is a Store that dies with the process: for tests, and for a process that keeps nothing on a disk and would
+// memoryStore is a Store that dies with the process: for tests, and for a process that keeps nothing on a disk and would
 // rather lose records of reads than have one.
-type MemoryStore struct {
+type memoryStore struct {
 	mu         sync.Mutex
 	rows       map[uint64]Row
 	checkpoint []byte
 	witnessed  []byte
 }
 
-// NewMemoryStore returns an empty store.
-func NewMemoryStore() *MemoryStore { return &MemoryStore{rows: map[uint64]Row{}} }
+// newMemoryStore returns an empty store.
+func newMemoryStore() *memoryStore { return &memoryStore{rows: map[uint64]Row{}} }
 
 // LoadCheckpoint implements logproof.CheckpointStore.
-func (m *MemoryStore) LoadCheckpoint(context.Context) ([]byte, error) {
+func (m *memoryStore) LoadCheckpoint(context.Context) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.checkpoint), nil
 }
 
 // SaveCheckpoint implements logproof.CheckpointStore.
-func (m *MemoryStore) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
+func (m *memoryStore) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.checkpoint = slices.Clone(checkpoint)
@@ -68,14 +68,14 @@ func (m *MemoryStore) SaveCheckpoint(_ context.Context, checkpoint []byte) error
 }
 
 // LoadWitnessed implements logproof.CheckpointStore.
-func (m *MemoryStore) LoadWitnessed(context.Context) ([]byte, error) {
+func (m *memoryStore) LoadWitnessed(context.Context) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.witnessed), nil
 }
 
 // SaveWitnessed implements logproof.CheckpointStore.
-func (m *MemoryStore) SaveWitnessed(_ context.Context, checkpoint []byte) error {
+func (m *memoryStore) SaveWitnessed(_ context.Context, checkpoint []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.witnessed = slices.Clone(checkpoint)
@@ -83,7 +83,7 @@ func (m *MemoryStore) SaveWitnessed(_ context.Context, checkpoint []byte) error 
 }
 
 // Load implements Store.
-func (m *MemoryStore) Load(context.Context) (rows []Row, kept int, err error) {
+func (m *memoryStore) Load(context.Context) (rows []Row, kept int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rows = slices.Collect(maps.Values(m.rows))
@@ -92,7 +92,7 @@ func (m *MemoryStore) Load(context.Context) (rows []Row, kept int, err error) {
 }
 
 // Commit implements Store.
-func (m *MemoryStore) Commit(_ context.Context, change Change) error {
+func (m *memoryStore) Commit(_ context.Context, change Change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range change.Add {
@@ -111,4 +111,4 @@ func (m *MemoryStore) Commit(_ context.Context, change Change) error {
 }
 
 // Close implements Store.
-func (m *MemoryStore) Close() error { return nil }
+func (m *memoryStore) Close() error { return nil }

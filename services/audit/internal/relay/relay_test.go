@@ -488,9 +488,8 @@ func TestRecorderSeesTheRewrite(t *testing.T) {
 	a := w.audit(w.dir)
 	w.write(a, 3, "true")
 	open := func(a *audit) *recorder.Recorder {
-		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
-			Conn: w.dial(a, optionsv1.Role_ROLE_VAULT, "main"), Audit: w.kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String(),
-			Writer: w.kit.ID(optionsv1.Role_ROLE_VAULT, "main").String(), Trust: w.kit.Trust, Logger: slog.New(slog.DiscardHandler),
+		r, err := recorder.Open(t.Context(), w.dial(a, optionsv1.Role_ROLE_VAULT, "main"), w.kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String(), w.kit.Trust, recorder.Config{
+			Writer: w.kit.ID(optionsv1.Role_ROLE_VAULT, "main").String(), Logger: slog.New(slog.DiscardHandler),
 		})
 		must(t, err)
 		t.Cleanup(func() {

@@ -67,8 +67,8 @@ func TestFaultsBetweenProcesses(t *testing.T) {
 		me, audit := kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), kit.ID(optionsv1.Role_ROLE_AUDIT, "main")
 		waiting, err := spool.Open(t.Context(), t.TempDir())
 		must(t, err)
-		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
-			Conn: kit.Dial(t, me, addr, audit), Audit: audit.String(), Writer: me.String(), Trust: kit.Trust, Store: waiting, Logger: platformtest.Logger(),
+		r, err := recorder.Open(t.Context(), kit.Dial(t, me, addr, audit), audit.String(), kit.Trust, recorder.Config{
+			Writer: me.String(), Store: waiting, Logger: platformtest.Logger(),
 		})
 		must(t, err)
 		defer func() {

@@ -726,8 +726,8 @@ func TestRecorder(t *testing.T) {
 		open := func() *recorder.Recorder {
 			waiting, err := spool.Open(t.Context(), dir)
 			must(t, err)
-			r, err := recorder.Open(t.Context(), recorder.OpenConfig{
-				Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, Store: waiting, Logger: platformtest.Logger(),
+			r, err := recorder.Open(t.Context(), h.as(me.Role(), me.Instance()), h.audit.String(), h.kit.Trust, recorder.Config{
+				Writer: me.String(), Store: waiting, Logger: platformtest.Logger(),
 			})
 			must(t, err)
 			return r
@@ -772,8 +772,8 @@ func TestRecorder(t *testing.T) {
 func TestLast(t *testing.T) {
 	h := newHouse(t)
 	open := func(me identity.ID) *recorder.Recorder {
-		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
-			Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, Logger: platformtest.Logger(),
+		r, err := recorder.Open(t.Context(), h.as(me.Role(), me.Instance()), h.audit.String(), h.kit.Trust, recorder.Config{
+			Writer: me.String(), Logger: platformtest.Logger(),
 		})
 		must(t, err)
 		t.Cleanup(func() { _ = r.Close(context.WithoutCancel(t.Context())) })

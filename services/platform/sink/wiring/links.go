@@ -123,9 +123,8 @@ func Open(ctx context.Context, cfg Config) (l *Links, err error) {
 	if l.Reserve.InUse() {
 		cfg.Logger.Error("THE DISK IS FULL: only " + cfg.Relief + " goes on until there is room")
 	}
-	l.Log, err = recorder.Open(ctx, recorder.OpenConfig{
-		Conn: audit, Audit: cfg.Audit.Identity, Writer: l.Self.ID().String(), Trust: l.Trust, Store: recorder.Reserved(pending, l.Reserve),
-		Logger: cfg.Logger, OnAppend: l.Telemetry.ObserveAppend,
+	l.Log, err = recorder.Open(ctx, audit, cfg.Audit.Identity, l.Trust, recorder.Config{
+		Writer: l.Self.ID().String(), Store: recorder.Reserved(pending, l.Reserve), Logger: cfg.Logger, OnAppend: l.Telemetry.ObserveAppend,
 	})
 	if err != nil {
 		return l, err

@@ -172,10 +172,8 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	records, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, Store: recorder.Reserved(pending, diskReserve), Logger: logger,
-		Shared:   s.Database.Shared(),
-		OnAppend: tel.ObserveAppend,
+	records, err := recorder.Open(ctx, conn, audit.String(), roots, recorder.Config{
+		Writer: self.ID().String(), Store: recorder.Reserved(pending, diskReserve), Logger: logger, Shared: s.Database.Shared(), OnAppend: tel.ObserveAppend,
 	})
 	if err != nil {
 		return err

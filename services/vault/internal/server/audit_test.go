@@ -154,9 +154,8 @@ func (v *vault) recorded(addr string) {
 	audit := v.ID(optionsv1.Role_ROLE_AUDIT, "main")
 	waiting, err := spool.Open(v.t.Context(), filepath.Join(v.Dir, "recorder"))
 	v.must(err)
-	records, err := recorder.Open(v.t.Context(), recorder.OpenConfig{
-		Conn: v.Dial(v.t, self.ID(), addr, audit), Audit: audit.String(), Writer: self.ID().String(), Trust: v.Trust,
-		Store: waiting, Logger: platformtest.Logger(),
+	records, err := recorder.Open(v.t.Context(), v.Dial(v.t, self.ID(), addr, audit), audit.String(), v.Trust, recorder.Config{
+		Writer: self.ID().String(), Store: waiting, Logger: platformtest.Logger(),
 	})
 	v.must(err)
 	v.restart(func(c *Config, q *operation.Config) {
