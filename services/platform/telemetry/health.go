@@ -54,7 +54,7 @@ func HealthHandler(service, version string, ready func() error, pages map[string
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		page := pages[r.URL.Path]
 		switch {
-		case localRequired() && !LocalRequest(r):
+		case localRequired() && !localRequest(r):
 			http.Error(w, "forbidden", http.StatusForbidden)
 			return
 		case page == nil && r.URL.Path != "/health":
@@ -79,9 +79,9 @@ func HealthHandler(service, version string, ready func() error, pages map[string
 	})
 }
 
-// LocalRequest reports whether a request's Host, and its Origin if it has one, name this machine's loopback: 127.0.0.1,
+// localRequest reports whether a request's Host, and its Origin if it has one, name this machine's loopback: 127.0.0.1,
 // localhost or [::1], with any port.
-func LocalRequest(r *http.Request) bool {
+func localRequest(r *http.Request) bool {
 	if !localHost(r.Host) {
 		return false
 	}

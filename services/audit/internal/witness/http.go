@@ -32,7 +32,7 @@ func (w *Witness) addCheckpoint(out http.ResponseWriter, in *http.Request) {
 		http.Error(out, "the request is larger than 32 kB, or was cut off", http.StatusBadRequest)
 		return
 	}
-	old, proof, signed, err := ParseRequest(body)
+	old, proof, signed, err := parseRequest(body)
 	var line []byte
 	if err == nil {
 		line, err = w.Add(in.Context(), old, proof, signed)
@@ -60,9 +60,9 @@ func (w *Witness) addCheckpoint(out http.ResponseWriter, in *http.Request) {
 	}
 }
 
-// ParseRequest reads the body of a request: "old SIZE", the hashes of the consistency proof in base64, a line each, an empty line, and
+// parseRequest reads the body of a request: "old SIZE", the hashes of the consistency proof in base64, a line each, an empty line, and
 // the checkpoint. It has one spelling for each meaning. Errors wrap ErrRequest.
-func ParseRequest(body []byte) (old uint64, proof []tlog.Hash, checkpoint []byte, err error) {
+func parseRequest(body []byte) (old uint64, proof []tlog.Hash, checkpoint []byte, err error) {
 	head, checkpoint, found := bytes.Cut(body, []byte("\n\n"))
 	if !found {
 		return 0, nil, nil, fmt.Errorf("%w: no empty line before the checkpoint", ErrRequest)
@@ -85,7 +85,7 @@ func ParseRequest(body []byte) (old uint64, proof []tlog.Hash, checkpoint []byte
 	return old, proof, checkpoint, nil
 }
 
-// FormatRequest is the body that ParseRequest reads.
+// FormatRequest is the body that parseRequest reads.
 func FormatRequest(old uint64, proof []tlog.Hash, checkpoint []byte) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "old %d\n", old)

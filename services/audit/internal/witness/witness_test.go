@@ -189,7 +189,7 @@ func TestAddCheckpoint(t *testing.T) {
 			}
 			size := int64(7)
 			if tc.code == http.StatusOK {
-				_, _, signed, err := ParseRequest(tc.body)
+				_, _, signed, err := parseRequest(tc.body)
 				must(t, err)
 				b.cosigned(signed, body)
 				if tc.name == "grown" {
@@ -314,7 +314,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte("old 7"))
 	f.Add([]byte("old 7\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\nx\n"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		old, proof, checkpoint, err := ParseRequest(body)
+		old, proof, checkpoint, err := parseRequest(body)
 		if err == nil && !bytes.Equal(FormatRequest(old, proof, checkpoint), body) {
 			t.Errorf("%q has another spelling", body)
 		}
