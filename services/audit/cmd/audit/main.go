@@ -199,7 +199,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	follows := history.Follows()
 	if !follows {
 		if err := restored.Accept(ctx, s.StateDir, history, restored.Roots{Keys: roots.Current().LogKeys, Operators: roots.Current().AllowedSigners},
-			db.Entry, services.RecordOwn); err != nil {
+			db.Entry, services.Record); err != nil {
 			return errors.Join(err, listener.Close(), health.Close())
 		}
 		if err := services.RecordStart(ctx); err != nil {
@@ -213,7 +213,9 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	group.Go(func() error { services.Retain(ctx); return nil })
 	group.Go(func() error { watch.Run(ctx); return nil })
 	group.Go(func() error { return history.Outdated(ctx) })
-	group.Go(func() error { return recordLead(ctx, follows, history, services, logger) })
+	if follows {
+		group.Go(func() error { recordLead(ctx, history, services, logger); return nil })
+	}
 	err = group.Wait()
 	if history.Follows() {
 		return err // another process goes on
@@ -333,17 +335,13 @@ func (p *progress) print(done, all int64) {
 }
 
 // recordLead records the start of a process that stood by, when it leads.
-func recordLead(ctx context.Context, follows bool, history *log.Log, services *server.Server, logger *slog.Logger) error {
-	if !follows {
-		return nil
-	}
+func recordLead(ctx context.Context, history *log.Log, services *server.Server, logger *slog.Logger) {
 	select {
 	case <-history.Leads():
 	case <-ctx.Done():
-		return nil
+		return
 	}
 	if err := services.RecordStart(ctx); err != nil {
 		logger.ErrorContext(ctx, "that this process took the lead could not be recorded", "error", err)
 	}
-	return nil
 }

@@ -220,58 +220,59 @@ func (l *Log) load(ctx context.Context) error {
 			return fmt.Errorf("the stored log has entries and no checkpoint: %w", ErrDamaged)
 		}
 		h.Root, _ = tlog.TreeHash(0, nil) // the empty tree's root reads nothing
-		if h.signed, err = logproof.SignCheckpoint(h.Checkpoint, l.cfg.Signer); err != nil {
-			return err
-		}
-	} else {
-		if h.Checkpoint, err = OpenStored(stored.Checkpoint, l.cfg.Keys()); err != nil {
-			return fmt.Errorf("the stored log's newest checkpoint is not signed by a key in the trust folder's log_keys: %w", err)
-		}
-		if h.Origin != l.cfg.Signer.Name() {
-			return fmt.Errorf("the stored log is %q, and this process is configured to write %q", h.Origin, l.cfg.Signer.Name())
-		}
-		size := int64(h.Size)
-		if stored.Entries != size || stored.Hashes != tlog.StoredHashCount(size) {
-			return fmt.Errorf("the stored log has %d entries and its newest checkpoint says %d: %w", stored.Entries, size, ErrDamaged)
-		}
-		h.recent = store.Recent{First: stored.Hashes, Roots: map[int64]tlog.Hash{}}
-		indexes := roots(h.Size)
-		hashes, err := l.cfg.Store.ReadHashes(ctx, indexes)
-		if err != nil {
-			return fmt.Errorf("the stored log's tree cannot be read: %w", err)
-		}
-		for i, index := range indexes {
-			h.recent.Roots[index] = hashes[i]
-		}
-		root, err := tlog.TreeHash(size, l.reader(ctx, h))
-		if err != nil {
-			return fmt.Errorf("the stored log's tree cannot be read: %w", err)
-		}
-		if root != h.Root {
-			return fmt.Errorf("the stored log's tree does not add up to its newest checkpoint (%d entries): %w", size, ErrDamaged)
-		}
-		newest, err := l.cfg.Store.Entry(ctx, h.Size-1)
-		if errors.Is(err, store.ErrNotFound) {
-			return fmt.Errorf("the stored log's newest entry, %d, is missing: %w", h.Size-1, ErrDamaged)
-		}
-		if err != nil {
-			return fmt.Errorf("the stored log's newest entry cannot be read: %w", err)
-		}
-		// The newest leaf is the one that a torn or edited database most likely gets wrong; `audit verify` checks all.
-		leaf, err := l.reader(ctx, h).ReadHashes([]int64{tlog.StoredHashIndex(0, size-1)})
-		if err != nil || !bytes.Equal(leaf[0][:], newest.GetLeafHash()) {
-			return fmt.Errorf("the stored log's newest entry is not the one that its tree commits to: %w", ErrDamaged)
-		}
+	} else if err := l.verify(ctx, h, stored); err != nil {
+		return err
 	}
-	if stored.Checkpoint != nil {
-		// The entries are committed, and add up.
-		if h.signed, err = logproof.SignCheckpoint(h.Checkpoint, l.cfg.Signer); err != nil {
-			return err
-		}
+	// The entries are committed, and add up.
+	if h.signed, err = logproof.SignCheckpoint(h.Checkpoint, l.cfg.Signer); err != nil {
+		return err
 	}
 	l.last, l.logged = stored.Last, stored.LoggedAt
 	if old := l.head.Swap(h); old != nil {
 		close(old.grown)
+	}
+	return nil
+}
+
+// verify reads the newest checkpoint into h, and holds what is stored against it.
+func (l *Log) verify(ctx context.Context, h *head, stored store.Head) (err error) {
+	if h.Checkpoint, err = OpenStored(stored.Checkpoint, l.cfg.Keys()); err != nil {
+		return fmt.Errorf("the stored log's newest checkpoint is not signed by a key in the trust folder's log_keys: %w", err)
+	}
+	if h.Origin != l.cfg.Signer.Name() {
+		return fmt.Errorf("the stored log is %q, and this process is configured to write %q", h.Origin, l.cfg.Signer.Name())
+	}
+	size := int64(h.Size)
+	if stored.Entries != size || stored.Hashes != tlog.StoredHashCount(size) {
+		return fmt.Errorf("the stored log has %d entries and its newest checkpoint says %d: %w", stored.Entries, size, ErrDamaged)
+	}
+	h.recent = store.Recent{First: stored.Hashes, Roots: map[int64]tlog.Hash{}}
+	indexes := roots(h.Size)
+	hashes, err := l.cfg.Store.ReadHashes(ctx, indexes)
+	if err != nil {
+		return fmt.Errorf("the stored log's tree cannot be read: %w", err)
+	}
+	for i, index := range indexes {
+		h.recent.Roots[index] = hashes[i]
+	}
+	root, err := tlog.TreeHash(size, l.reader(ctx, h))
+	if err != nil {
+		return fmt.Errorf("the stored log's tree cannot be read: %w", err)
+	}
+	if root != h.Root {
+		return fmt.Errorf("the stored log's tree does not add up to its newest checkpoint (%d entries): %w", size, ErrDamaged)
+	}
+	newest, err := l.cfg.Store.Entry(ctx, h.Size-1)
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("the stored log's newest entry, %d, is missing: %w", h.Size-1, ErrDamaged)
+	}
+	if err != nil {
+		return fmt.Errorf("the stored log's newest entry cannot be read: %w", err)
+	}
+	// The newest leaf is the one that a torn or edited database most likely gets wrong; `audit verify` checks all.
+	leaf, err := l.reader(ctx, h).ReadHashes([]int64{tlog.StoredHashIndex(0, size-1)})
+	if err != nil || !bytes.Equal(leaf[0][:], newest.GetLeafHash()) {
+		return fmt.Errorf("the stored log's newest entry is not the one that its tree commits to: %w", ErrDamaged)
 	}
 	return nil
 }

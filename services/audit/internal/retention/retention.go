@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -152,8 +153,8 @@ func (k *Keeper) ledger(ctx context.Context) (*retention.Ledger, error) {
 			break
 		}
 	}
-	for i := len(all) - 1; i >= 0; i-- {
-		for _, problem := range ledger.Add(all[i]) {
+	for _, e := range slices.Backward(all) {
+		for _, problem := range ledger.Add(e) {
 			k.cfg.Logger.WarnContext(ctx, "a decision about what the log keeps does not stand", "record", problem.Index, "cause", problem.Text)
 		}
 	}
@@ -265,11 +266,7 @@ func (k *Keeper) counted(ctx context.Context, ledger *retention.Ledger, p *state
 	if err != nil {
 		return err
 	}
-	same := len(now.Kinds) == len(p.Kinds) && now.Held == p.Held
-	for kind, n := range now.Kinds {
-		same = same && p.Kinds[kind] == n
-	}
-	if !same || statement.FormatTime(now.Oldest) != p.Oldest || statement.FormatTime(now.Newest) != p.Newest {
+	if !maps.Equal(now.Kinds, p.Kinds) || now.Held != p.Held || statement.FormatTime(now.Oldest) != p.Oldest || statement.FormatTime(now.Newest) != p.Newest {
 		return conflict("other records would go than those that were shown and signed: look again")
 	}
 	return nil

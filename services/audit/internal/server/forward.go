@@ -90,9 +90,7 @@ func (f *Forwarding) Status() []*auditv1.ForwardStatus {
 	defer f.mu.Unlock()
 	var out []*auditv1.ForwardStatus
 	for _, s := range f.all {
-		out = append(out, &auditv1.ForwardStatus{
-			Destination: s.GetDestination(), NextIndex: s.GetNextIndex(), WaitsSince: s.GetWaitsSince(), HeardAt: s.GetHeardAt(), Problem: s.GetProblem(),
-		})
+		out = append(out, s.ForwardStatus)
 	}
 	slices.SortFunc(out, func(a, b *auditv1.ForwardStatus) int { return strings.Compare(a.GetDestination(), b.GetDestination()) })
 	return out

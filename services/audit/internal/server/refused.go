@@ -21,7 +21,7 @@ type Refusals struct{ *refusals.Counter }
 func (s *Server) Refusals(logger *slog.Logger) Refusals {
 	return Refusals{refusals.New(refusals.Config{Write: func(ctx context.Context, r *auditv1.Record, more uint64) {
 		r.Body.Details = map[string]string{"times": strconv.FormatUint(max(more, 1), 10)}
-		if err := s.record(context.WithoutCancel(ctx), r); err != nil {
+		if err := s.Record(context.WithoutCancel(ctx), r); err != nil {
 			logger.ErrorContext(ctx, "refusals could not be recorded", "method", r.GetBody().GetSummary(), "caller", r.GetBody().GetDecisionSource(),
 				"times", max(more, 1), "error", err)
 		}

@@ -45,7 +45,7 @@ func (s retentionService) DecideRetention(ctx context.Context, req *auditv1.Deci
 		if cause := fault.From(err).Cause; cause != nil {
 			r.Body.Reason = clean.Line(cause.Error(), 200)
 		}
-		if failed := s.record(ctx, r); failed != nil {
+		if failed := s.Record(ctx, r); failed != nil {
 			return nil, failed
 		}
 		return nil, err

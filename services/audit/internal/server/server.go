@@ -87,23 +87,20 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 
 // RecordStart writes that this process started.
 func (s *Server) RecordStart(ctx context.Context) error {
-	return s.record(ctx, s.process(auditv1.Kind_KIND_STARTED))
+	return s.Record(ctx, s.process(auditv1.Kind_KIND_STARTED))
 }
 
 // RecordStop writes that it stops.
 func (s *Server) RecordStop(ctx context.Context) error {
-	return s.record(ctx, s.process(auditv1.Kind_KIND_STOPPED))
+	return s.Record(ctx, s.process(auditv1.Kind_KIND_STOPPED))
 }
-
-// RecordOwn writes a record of this process itself.
-func (s *Server) RecordOwn(ctx context.Context, r *auditv1.Record) error { return s.record(ctx, r) }
 
 func (s *Server) process(kind auditv1.Kind) *auditv1.Record {
 	return &auditv1.Record{Kind: kind, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{Details: map[string]string{"version": s.cfg.Version}}}
 }
 
-// record writes a record of this process itself, one after the other.
-func (s *Server) record(ctx context.Context, r *auditv1.Record) error {
+// Record writes a record of this process itself, one after the other.
+func (s *Server) Record(ctx context.Context, r *auditv1.Record) error {
 	_, err := s.write(ctx, r)
 	return err
 }
