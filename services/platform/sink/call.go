@@ -39,6 +39,8 @@ type call struct {
 	began          time.Time
 	// who is what a verified grant or permit says; empty before.
 	who who
+	// key names what the grant spends, beyond READ.
+	key string
 	// grant and statement are set once verified.
 	grant     *callv1.Grant
 	statement *callv1.HumanStatement

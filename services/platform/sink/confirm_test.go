@@ -21,7 +21,7 @@ import (
 )
 
 // spent returns a call of start_service as it is after the redemption, with its spend key in the store.
-func spent(t *testing.T, store *memory) (*call, string) {
+func spent(t *testing.T, store *memory) *call {
 	t.Helper()
 	tool, ok := contract.Lookup("start_service")
 	if !ok {
@@ -32,9 +32,9 @@ func spent(t *testing.T, store *memory) (*call, string) {
 		grant:   &callv1.Grant{OperationId: grant.NewID(), Use: 1, Epoch: 1},
 		subject: sha256.Sum256([]byte("{}")), subjects: plain{},
 	}
-	key := spendKey(c.grant)
-	must(t, store.Spend(t.Context(), &Spend{Key: key, Operation: c.grant.GetOperationId(), Use: 1, Tool: tool.Name}))
-	return c, key
+	c.key = spendKey(c.grant)
+	must(t, store.Spend(t.Context(), &Spend{Key: c.key, Operation: c.grant.GetOperationId(), Use: 1, Tool: tool.Name}))
+	return c
 }
 
 // TestAChangeMustBeConfirmed: a handler that says that all went well and never asked is caught, whatever it did; one that was
@@ -117,12 +117,12 @@ func TestAChangeMustBeConfirmed(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			a, store, log := newAuthority(t, kit)
-			c, key := spent(t, store)
+			c := spent(t, store)
 			effects := 0
-			got := a.act(t.Context(), key, c, tc.handler(a, &effects))
+			got := a.act(t.Context(), c, tc.handler(a, &effects))
 			a.Wait(t.Context())
-			if effects != tc.effects || store.entries[key].State != tc.state || store.entries[key].OK != (tc.code == 0) {
-				t.Errorf("%d effects, kept as %q, ok %v", effects, store.entries[key].State, store.entries[key].OK)
+			if effects != tc.effects || store.entries[c.key].State != tc.state || store.entries[c.key].OK != (tc.code == 0) {
+				t.Errorf("%d effects, kept as %q, ok %v", effects, store.entries[c.key].State, store.entries[c.key].OK)
 			}
 			last := log.records[len(log.records)-1]
 			if tc.code == 0 {
@@ -191,11 +191,11 @@ func TestAHaltWaitsForWhatIsBeginning(t *testing.T) {
 // waitsForWhatIsBeginning calls end while an act begins. The check runs before the act goes on.
 func waitsForWhatIsBeginning(t *testing.T, a *Authority, store *memory, end func() error, check func()) {
 	t.Helper()
-	c, key := spent(t, store)
+	c := spent(t, store)
 	beginning, goOn := make(chan struct{}), make(chan struct{})
 	acted, answered := make(chan error, 1), make(chan error, 1)
 	go func() {
-		acted <- a.act(t.Context(), key, c, func(ctx context.Context, _ any) (any, error) {
+		acted <- a.act(t.Context(), c, func(ctx context.Context, _ any) (any, error) {
 			return &executorv1.StartServiceResponse{}, Confirm(ctx, func() { close(beginning); <-goOn })
 		}).err
 	}()

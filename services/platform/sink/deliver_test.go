@@ -89,19 +89,19 @@ func TestDeliver(t *testing.T) {
 					cfg.Discloser = d
 				}
 			})
-			call, key := spent(t, store)
+			call := spent(t, store)
 			call.request, call.signedGrant = &executorv1.StartServiceRequest{ServiceId: proto.String(ref.Marshal())}, &callv1.SignedGrant{Kid: "k"}
 			if !c.none {
 				call.agreed = &statement.Verified{Statement: &statement.Statement{Disclosures: c.agreed}}
 			}
 			got := ""
-			answer := a.act(t.Context(), key, call, func(ctx context.Context, request any) (any, error) {
+			answer := a.act(t.Context(), call, func(ctx context.Context, request any) (any, error) {
 				got = request.(*executorv1.StartServiceRequest).GetServiceId()
 				return &executorv1.StartServiceResponse{Changed: true}, Confirm(ctx, func() {})
 			})
 			a.Wait(t.Context())
 			if c.code != 0 {
-				if !fault.Is(answer.err, c.code) || got != "" || store.entries[key].State != StateNotActed {
+				if !fault.Is(answer.err, c.code) || got != "" || store.entries[call.key].State != StateNotActed {
 					t.Errorf("the handler got %q, the caller %v", got, answer.err)
 				}
 			} else if answer.err != nil || got != value {
@@ -120,9 +120,9 @@ func TestDeliver(t *testing.T) {
 	// Arguments without references ask nobody.
 	d := &discloser{}
 	a, store, _ := newAuthority(t, platformtest.New(t), func(cfg *Config) { cfg.Discloser = d })
-	call, key := spent(t, store)
+	call := spent(t, store)
 	call.signedGrant = &callv1.SignedGrant{Kid: "k"}
-	answer := a.act(t.Context(), key, call, func(ctx context.Context, _ any) (any, error) {
+	answer := a.act(t.Context(), call, func(ctx context.Context, _ any) (any, error) {
 		return &executorv1.StartServiceResponse{}, Confirm(ctx, func() {})
 	})
 	if answer.err != nil || d.asked != 0 {

@@ -29,7 +29,7 @@ type answer struct {
 	outcome *callv1.Outcome
 }
 
-// flight is one spend key on its way; later calls with the same key wait for it.
+// execution is one spend key on its way; later calls with the same key wait for it.
 type execution struct {
 	tool   string
 	digest []byte
@@ -49,12 +49,11 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 	if err != nil {
 		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
 	}
-	signed, err := a.acceptGrant(ctx, c, raw)
-	if err != nil {
+	if err := a.acceptGrant(ctx, c, raw); err != nil {
 		return nil, err
 	}
-	key := spendKey(c.grant)
-	f, first := a.join(key, c)
+	c.key = spendKey(c.grant)
+	f, first := a.join(c)
 	if f == nil {
 		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the spend key is in use for another call"))
 	}
@@ -62,8 +61,8 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 		// From here on the caller only waits: hanging up neither hurries nor undoes what was begun.
 		go func() {
 			defer a.acting.Done()
-			f.answer = a.execute(context.WithoutCancel(ctx), ctx, key, c, signed, handler)
-			a.finish(key, f)
+			f.answer = a.execute(context.WithoutCancel(ctx), ctx, c, handler)
+			a.finish(c.key, f)
 		}()
 	}
 	select {
@@ -83,17 +82,17 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 }
 
 // join returns the execution of the key and whether the call is its first; nil if the execution is for another call.
-func (a *Authority) join(key string, c *call) (*execution, bool) {
+func (a *Authority) join(c *call) (*execution, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if f, ok := a.executions[key]; ok {
+	if f, ok := a.executions[c.key]; ok {
 		if f.tool != c.tool.Name || !bytes.Equal(f.digest, c.grant.GetArgumentsDigest()) {
 			return nil, false
 		}
 		return f, false
 	}
 	f := &execution{tool: c.tool.Name, digest: c.grant.GetArgumentsDigest(), done: make(chan struct{})}
-	a.executions[key] = f
+	a.executions[c.key] = f
 	a.acting.Add(1)
 	return f, true
 }
@@ -107,8 +106,8 @@ func (a *Authority) finish(key string, f *execution) {
 
 // execute takes a verified grant to its outcome. ctx outlives the caller, whose own context only says whether anybody still
 // waits.
-func (a *Authority) execute(ctx, caller context.Context, key string, c *call, signed *callv1.SignedGrant, handler grpc.UnaryHandler) answer {
-	known, err := a.cfg.Store.Lookup(ctx, key)
+func (a *Authority) execute(ctx, caller context.Context, c *call, handler grpc.UnaryHandler) answer {
+	known, err := a.cfg.Store.Lookup(ctx, c.key)
 	if err != nil {
 		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
 	}
@@ -132,16 +131,16 @@ func (a *Authority) execute(ctx, caller context.Context, key string, c *call, si
 		return answer{err: a.refuseWith(ctx, c, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayUnwitnessed, fault.WithCause(err)))}
 	}
 	c.fence = a.fence.Load()
-	if err := a.redeem(ctx, c, signed); err != nil {
+	if err := a.redeem(ctx, c); err != nil {
 		if fault.Is(err, callv1.Code_CODE_ALREADY_SPENT) {
 			a.release(ctx, c)
 		}
 		return answer{err: err}
 	}
-	if err := a.spend(ctx, key, c, use); err != nil {
+	if err := a.spend(ctx, c, use); err != nil {
 		return answer{err: err}
 	}
-	return a.act(ctx, key, c, handler)
+	return a.act(ctx, c, handler)
 }
 
 // witnessed returns an error for a change that has to wait for witnesses.
@@ -221,7 +220,7 @@ func (a *Authority) verifyApproval(ctx context.Context, c *call) (*Use, error) {
 }
 
 // spend writes down, in one transaction, that this call is going to act.
-func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) error {
+func (a *Authority) spend(ctx context.Context, c *call, use *Use) error {
 	if haltHolds(a.Control().Halted) {
 		a.release(ctx, c)
 		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted while the vault redeemed"))
@@ -229,7 +228,7 @@ func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) er
 	now := a.cfg.Now()
 	var full *fault.Error // a store that has no room says so in its own words
 	err := a.cfg.Store.Spend(ctx, &Spend{
-		Key:             key,
+		Key:             c.key,
 		Operation:       c.grant.GetOperationId(),
 		Use:             c.grant.GetUse(),
 		Tool:            c.tool.Name,
@@ -244,23 +243,22 @@ func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) er
 		Until:           now.Add(outcomeRetention),
 		Statement:       use,
 	})
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
+	}
+	a.release(ctx, c)
+	switch {
 	case errors.Is(err, ErrSpent), errors.Is(err, ErrUsedUp):
-		a.release(ctx, c)
 		return a.refuse(ctx, c, callv1.Code_CODE_ALREADY_SPENT, err)
 	case errors.As(err, &full):
-		a.release(ctx, c)
 		return a.refuseWith(ctx, c, full)
 	default:
-		a.release(ctx, c)
 		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
 	}
 }
 
 // act records the intent, lets the handler act, and records and keeps the outcome.
-func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.UnaryHandler) answer {
+func (a *Authority) act(ctx context.Context, c *call, handler grpc.UnaryHandler) answer {
 	intent := a.record(auditv1.Kind_KIND_INTENT, auditv1.Status_STATUS_PENDING, c)
 	intent.Body.Summary = "about to run"
 	intent.Body.Statement = c.statement
@@ -269,17 +267,17 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	receipt, err := recordNow(ctx, intent, a.cfg.Recorder.Record)
 	outcome := &callv1.Outcome{OperationId: c.grant.GetOperationId(), Receipt: receipt}
 	if err != nil && intentRequired() {
-		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
+		return a.notActed(ctx, c, outcome, callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
 
 	if haltHolds(a.Control().Halted) {
-		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, errors.New("halted while the intent was recorded"))
+		return a.notActed(ctx, c, outcome, callv1.Code_CODE_HALTED, errors.New("halted while the intent was recorded"))
 	}
 
 	request, err := a.deliver(ctx, c)
 	if err != nil {
 		f := fault.From(err)
-		return a.notActed(ctx, key, c, outcome, f.Code, f)
+		return a.notActed(ctx, c, outcome, f.Code, f)
 	}
 	n := &notes{call: c, operation: c.grant.GetOperationId(), signed: c.signedGrant, subject: c.subject[:]}
 	n.proceed = func(begin func()) error { return a.proceed(c, begin) }
@@ -290,9 +288,9 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	halted := err != nil && errors.Is(context.Cause(leaving), errHalted)
 	switch refused := (*refusal)(nil); {
 	case halted && !n.begun: // whatever the handler waited for says of the end of its context
-		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, err)
+		return a.notActed(ctx, c, outcome, callv1.Code_CODE_HALTED, err)
 	case errors.As(err, &refused) && !n.begun:
-		return a.notActed(ctx, key, c, outcome, refused.code, refused.cause)
+		return a.notActed(ctx, c, outcome, refused.code, refused.cause)
 	case halted:
 		err = fault.New(callv1.Code_CODE_HALTED, sayCutOff, fault.WithCause(err))
 	case err == nil && !n.begun:
@@ -340,14 +338,14 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	default:
 		outcome.Receipt = later
 	}
-	a.complete(ctx, key, c, result, outcome)
+	a.complete(ctx, c, result, outcome)
 	return answer{response: response, err: err, outcome: outcome}
 }
 
 // notActed ends a call that was spent and is not carried out. Its intent is in the log, or may reach it yet, so the log is
 // told, however late, that nothing was done.
-func (a *Authority) notActed(ctx context.Context, key string, c *call, outcome *callv1.Outcome, code callv1.Code, cause error) answer {
-	a.keep(ctx, key, c, &Result{State: StateNotActed}, outcome)
+func (a *Authority) notActed(ctx context.Context, c *call, outcome *callv1.Outcome, code callv1.Code, cause error) answer {
+	a.keep(ctx, c, &Result{State: StateNotActed}, outcome)
 	a.settleLater() // audit hangs; the vault may hang with it, and the caller should not
 	f := newFault(code, cause)
 	record := a.refusal(c, f)
@@ -414,10 +412,10 @@ func (a *Authority) digest(ctx context.Context, c *call, response proto.Message)
 }
 
 // keep writes down how the call ended, and reports whether it could.
-func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) bool {
+func (a *Authority) keep(ctx context.Context, c *call, r *Result, outcome *callv1.Outcome) bool {
 	var err error
 	if r.Outcome, err = proto.Marshal(outcome); err == nil {
-		err = a.cfg.Store.Finish(ctx, key, r)
+		err = a.cfg.Store.Finish(ctx, c.key, r)
 	}
 	if err != nil {
 		// The key stays spent; a restart will find it interrupted.
@@ -428,10 +426,10 @@ func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, ou
 
 // complete keeps the outcome and tells the vault, side by side: the vault knows before the reply if it is quick to hear. It is told from here, so
 // that its message is on the way when the store waits for the disk; the other way round it left after that.
-func (a *Authority) complete(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) {
+func (a *Authority) complete(ctx context.Context, c *call, r *Result, outcome *callv1.Outcome) {
 	var keeping sync.WaitGroup
 	var kept bool
-	keeping.Go(func() { kept = a.keep(ctx, key, c, r, outcome) })
+	keeping.Go(func() { kept = a.keep(ctx, c, r, outcome) })
 	soon, cancel := context.WithTimeout(ctx, settleWait)
 	untold := a.settle(soon, c.grant.GetOperationId(), c.grant.GetUse(), r.OK)
 	cancel()
@@ -440,7 +438,7 @@ func (a *Authority) complete(ctx context.Context, key string, c *call, r *Result
 	case untold != nil:
 		a.settleLater()
 	case kept: // else it is for a restart to find
-		a.heard(key)
+		a.heard(c.key)
 	}
 }
 

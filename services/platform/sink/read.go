@@ -174,8 +174,7 @@ func (a *Authority) verifyPermit(raw []byte) (*admitted, error) {
 // that could happen twice. A read takes no human; where policy had one asked all the same, what the human said is checked as for
 // a change, so that the record tells the truth.
 func (a *Authority) admitByGrant(ctx context.Context, c *call, raw []byte) error {
-	signed, err := a.acceptGrant(ctx, c, raw)
-	if err != nil {
+	if err := a.acceptGrant(ctx, c, raw); err != nil {
 		return err
 	}
 	if len(c.grant.GetStatements()) > 0 {
@@ -183,7 +182,7 @@ func (a *Authority) admitByGrant(ctx context.Context, c *call, raw []byte) error
 			return err
 		}
 	}
-	return a.redeem(ctx, c, signed)
+	return a.redeem(ctx, c)
 }
 
 // How often, and how far apart, the vault is told how a read that a human approved has ended.
@@ -212,14 +211,14 @@ func (a *Authority) settleRead(ctx context.Context, c *call, ok bool) {
 }
 
 // redeem asks the vault to spend the grant.
-func (a *Authority) redeem(ctx context.Context, c *call, signed *callv1.SignedGrant) error {
+func (a *Authority) redeem(ctx context.Context, c *call) error {
 	if !redemptionRequired() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)
 	defer cancel()
 	c.redeemed = a.cfg.Now()
-	response, err := a.cfg.Vault.Redeem(ctx, &vaultv1.RedeemRequest{Grant: signed})
+	response, err := a.cfg.Vault.Redeem(ctx, &vaultv1.RedeemRequest{Grant: c.signedGrant})
 	if err == nil {
 		return a.adoptEpoch(ctx, c, response.GetEpoch())
 	}
@@ -286,51 +285,49 @@ func (p *permitCache) put(key [sha256.Size]byte, permit *admitted) {
 }
 
 // acceptGrant verifies a grant offline, as far as it is this call's at this sink.
-func (a *Authority) acceptGrant(ctx context.Context, c *call, raw []byte) (*callv1.SignedGrant, error) {
+func (a *Authority) acceptGrant(ctx context.Context, c *call, raw []byte) error {
 	signed := &callv1.SignedGrant{}
 	if err := parse(raw, signed); err != nil {
-		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
 	}
 	g, err := verifyGrant(signed, a.cfg.Trust, a.cfg.Now())
 	if err != nil {
-		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, fmt.Errorf("grant: %w", err))
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, fmt.Errorf("grant: %w", err))
 	}
 	if err := a.checkGrant(ctx, c, g); err != nil {
-		return nil, err
+		return err
 	}
 	c.grant, c.signedGrant = g, signed
 	c.who = who{principal: g.GetPrincipal(), session: g.GetSession(), channel: g.GetChannel(), dangerous: g.GetDangerous()}
-	return signed, nil
+	return nil
 }
 
 func (a *Authority) checkGrant(ctx context.Context, c *call, g *callv1.Grant) error {
-	if !presentedBy(c.caller, g.GetPrincipal()) {
-		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is another's"))
-	}
-	if !audienceIs(g.GetAudience(), a.self) {
-		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for another sink"))
-	}
-	if (c.tool.Tier != optionsv1.Tier_TIER_READ || c.tool.Leaves) && haltHolds(a.Control().Halted) {
+	deny := func(why string) error { return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New(why)) }
+	switch {
+	case !presentedBy(c.caller, g.GetPrincipal()):
+		return deny("the grant is another's")
+	case !audienceIs(g.GetAudience(), a.self):
+		return deny("the grant is for another sink")
+	case (c.tool.Tier != optionsv1.Tier_TIER_READ || c.tool.Leaves) && haltHolds(a.Control().Halted):
 		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted"))
-	}
-	if !epochHolds(g.GetEpoch(), a.Control().Epoch) {
-		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is of an older epoch"))
+	case !epochHolds(g.GetEpoch(), a.Control().Epoch):
+		return deny("the grant is of an older epoch")
 	}
 	if err := a.adoptEpoch(ctx, c, g.GetEpoch()); err != nil {
 		return err
 	}
-	if a.cfg.Now().Add(statement.Skew).Before(g.GetNotBefore().AsTime()) {
-		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is not valid yet"))
-	}
-	if !toolIs(g.GetTool(), c.tool.Ref()) {
-		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for another tool or another definition of it"))
-	}
 	arguments, err := c.canonical()
-	if err != nil {
+	digest := contract.Digest(arguments)
+	switch {
+	case a.cfg.Now().Add(statement.Skew).Before(g.GetNotBefore().AsTime()):
+		return deny("the grant is not valid yet")
+	case !toolIs(g.GetTool(), c.tool.Ref()):
+		return deny("the grant is for another tool or another definition of it")
+	case err != nil:
 		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
-	}
-	if digest := contract.Digest(arguments); !argumentsMatch(g.GetArgumentsDigest(), digest[:]) {
-		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for other arguments"))
+	case !argumentsMatch(g.GetArgumentsDigest(), digest[:]):
+		return deny("the grant is for other arguments")
 	}
 	return nil
 }

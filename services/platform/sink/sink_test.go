@@ -295,7 +295,7 @@ func TestAnOutcomeThatWasNotKeptIsNotSettled(t *testing.T) {
 		a, store, _ := newAuthority(t, platformtest.New(t))
 		store.full = full
 		must(t, store.Spend(t.Context(), &Spend{Key: "op/1", Operation: "op", Use: 1, Tool: "start_service"}))
-		a.complete(t.Context(), "op/1", &call{tool: mustTool(t, "start_service")}, &Result{State: StateDone}, &callv1.Outcome{})
+		a.complete(t.Context(), &call{key: "op/1", tool: mustTool(t, "start_service")}, &Result{State: StateDone}, &callv1.Outcome{})
 		if settled := len(a.settled) > 0; settled != (full == nil) {
 			t.Errorf("keeping it ended with %v: settled %v", full, settled)
 		}
@@ -416,7 +416,7 @@ func FuzzGrant(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0x0a, 0x00}, 100))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		c := &call{tool: tool, request: tool.NewRequest()}
-		if _, err := a.acceptGrant(context.Background(), c, raw); err == nil || c.grant != nil {
+		if err := a.acceptGrant(context.Background(), c, raw); err == nil || c.grant != nil {
 			signed := &callv1.SignedGrant{}
 			if malformed := proto.Unmarshal(raw, signed); malformed != nil {
 				t.Fatalf("accepted %x: %v", raw, malformed)

@@ -286,9 +286,9 @@ func TestTextFromOutsideAboutAChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, store, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = &c.censor })
-			call, key := spent(t, store)
+			call := spent(t, store)
 			call.tool, call.signedGrant = mustTool(t, "switch_mode"), &callv1.SignedGrant{Kid: "k"}
-			got := a.act(t.Context(), key, call, func(ctx context.Context, _ any) (any, error) {
+			got := a.act(t.Context(), call, func(ctx context.Context, _ any) (any, error) {
 				Fail(ctx, "chat did not come up")
 				return &executorv1.SwitchModeResponse{
 					ModeId: "day", Outcome: executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK, Log: "failed: " + secret,
@@ -303,14 +303,14 @@ func TestTextFromOutsideAboutAChange(t *testing.T) {
 			}
 			// What is replayed, and what the record's digest is of, is what was given.
 			kept := &executorv1.SwitchModeResponse{}
-			if err := proto.Unmarshal(store.entries[key].Response, kept); err != nil || kept.GetLog() != c.log {
+			if err := proto.Unmarshal(store.entries[call.key].Response, kept); err != nil || kept.GetLog() != c.log {
 				t.Errorf("kept as %v, %v", kept, err)
 			}
 			last := log.records[len(log.records)-1]
 			if want, _ := a.digest(t.Context(), call, response); last.GetStatus() != auditv1.Status_STATUS_ERROR || !cmp.Equal(last.GetBody().GetResultDigest(), want) {
 				t.Errorf("recorded as %v", last)
 			}
-			if store.entries[key].OK {
+			if store.entries[call.key].OK {
 				t.Error("a failed change counts as done well")
 			}
 		})
