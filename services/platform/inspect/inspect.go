@@ -15,13 +15,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/model"
 )
 
@@ -71,12 +72,7 @@ type Inspector struct {
 // fingerprint changes when a model's files do.
 type fingerprint struct {
 	path   string
-	stamps [3]stamp
-}
-
-type stamp struct {
-	device, inode uint64
-	size, changed int64
+	stamps [3]filewatch.Stamp
 }
 
 type answer struct {
@@ -128,12 +124,10 @@ func look(path string) (kind string, print fingerprint, err error) {
 	case err != nil:
 		return "", print, errors.New("there is no such file")
 	}
-	print = fingerprint{path: path, stamps: [3]stamp{stampOf(info)}}
+	print = fingerprint{path: path, stamps: [3]filewatch.Stamp{filewatch.StampOf(path)}}
 	switch {
 	case info.IsDir():
-		if info, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
-			print.stamps[1] = stampOf(info)
-		}
+		print.stamps[1] = filewatch.StampOf(filepath.Join(path, "config.json"))
 		print.stamps[2] = stampOfAll(path, func(name string) bool {
 			return strings.HasSuffix(name, ".safetensors") || name == "model.safetensors.index.json"
 		})
@@ -151,7 +145,7 @@ func look(path string) (kind string, print fingerprint, err error) {
 
 // stampOfAll is of a folder's files that count: how long they are together, when one of them was last changed, and a sum of what
 // tells them apart.
-func stampOfAll(folder string, counts func(name string) bool) (all stamp) {
+func stampOfAll(folder string, counts func(name string) bool) (all filewatch.Stamp) {
 	dir, err := os.Open(folder)
 	if err != nil {
 		return all
@@ -159,28 +153,15 @@ func stampOfAll(folder string, counts func(name string) bool) (all stamp) {
 	defer dir.Close()
 	names, _ := dir.Readdirnames(maxNames) // what was read before an error counts
 	for _, name := range names {
-		if !counts(name) {
-			continue
+		if counts(name) {
+			one := filewatch.StampOf(filepath.Join(folder, name))
+			all.Device += one.Device
+			all.Inode += one.Inode
+			all.Size += one.Size
+			all.Changed = max(all.Changed, one.Changed)
 		}
-		info, err := os.Stat(filepath.Join(folder, name))
-		if err != nil {
-			continue
-		}
-		one := stampOf(info)
-		all.device += one.device
-		all.inode += one.inode
-		all.size += one.size
-		all.changed = max(all.changed, one.changed)
 	}
 	return all
-}
-
-func stampOf(info os.FileInfo) stamp {
-	s := stamp{size: info.Size(), changed: info.ModTime().UnixNano()}
-	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.device, s.inode = uint64(sys.Dev), sys.Ino
-	}
-	return s
 }
 
 func (i *Inspector) remembered(print fingerprint) (answer, bool) {
@@ -207,15 +188,13 @@ func (i *Inspector) remember(print fingerprint, a answer) {
 
 // clone lets no caller change what another gets.
 func clone(c model.Card) model.Card {
-	c.Layers = append([]model.Layers(nil), c.Layers...)
+	c.Layers = slices.Clone(c.Layers)
 	return c
 }
 
 // read runs the program. final: the same files give the same answer again.
 func (i *Inspector) read(ctx context.Context, kind, path string) (card model.Card, final bool, err error) {
-	timeout := i.timeout
-	timeout = cmp.Or(timeout, Timeout)
-	p := program{path: i.Program, args: []string{kind, path}, env: []string{}, timeout: timeout, most: maxCard}
+	p := program{path: i.Program, args: []string{kind, path}, env: []string{}, timeout: cmp.Or(i.timeout, Timeout), most: maxCard}
 	r, err := p.runLeast(ctx)
 	switch {
 	case err != nil:
