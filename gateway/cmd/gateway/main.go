@@ -154,11 +154,11 @@ const deliverTimeout = 2 * time.Second
 
 // run serves with settings that were read from a file; without its name, nothing is read again.
 func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (err error) {
-	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
+	roots, self, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
-	defer closeIdentity()
+	defer roots.Close()
 	tel, err := telemetry.Open(telemetry.Config{
 		Service: "gateway", Version: version, Settings: s.Telemetry, Lifetime: self.Lifetime, Methods: httpfront.Methods(),
 	})

@@ -241,20 +241,19 @@ func load(p Program, flags *flag.FlagSet, path string, remote bool) error {
 }
 
 // OpenIdentity opens the trust folder and the certificate that a configuration names, and says in the log, until ctx ends,
-// when a change of either could not be taken up, the Workload API does not answer, or the certificate ends soon. There is no way to start without them. The caller calls closeAll when
-// nothing uses them any more.
-func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (roots *trust.Folder, self *identity.Source, closeAll func(), err error) {
-	roots, err = trust.OpenGuarded(c.TrustDir, c.Gateway)
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("trust folder: %w", err)
+// when a change of either could not be taken up, the Workload API does not answer, or the certificate ends soon. There is no way to start
+// without them. The caller closes the folder when nothing uses either any more.
+func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (roots *trust.Folder, self *identity.Source, err error) {
+	if roots, err = trust.OpenGuarded(c.TrustDir, c.Gateway); err != nil {
+		return nil, nil, fmt.Errorf("trust folder: %w", err)
 	}
 	if self, err = rpc.OpenIdentity(ctx, c.TLS, optionsv1.Role_ROLE_UNSPECIFIED, roots); err != nil {
 		roots.Close()
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	Watch(ctx, logger, "trust folder", roots.Err)
 	WatchCertificate(ctx, logger, self)
-	return roots, self, roots.Close, nil
+	return roots, self, nil
 }
 
 // WatchCertificate says in the log, until ctx ends, why a newer certificate could not be taken up, and when the one in use ends soon.

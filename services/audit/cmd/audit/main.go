@@ -110,11 +110,11 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
+	roots, self, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
-	defer closeIdentity()
+	defer roots.Close()
 	tel, err := telemetry.Open(telemetry.Config{Service: "audit", Version: version, Settings: s.Telemetry, Lifetime: self.Lifetime})
 	if err != nil {
 		return err

@@ -175,11 +175,11 @@ func (s *settings) check() error {
 }
 
 func run(ctx context.Context, s *settings, logger *slog.Logger) error {
-	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
+	roots, self, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
-	defer closeIdentity()
+	defer roots.Close()
 	pool, err := authorities(s.Authorities)
 	if err != nil {
 		return err

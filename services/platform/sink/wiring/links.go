@@ -94,11 +94,10 @@ func Open(ctx context.Context, cfg Config) (l *Links, err error) {
 		}
 		l.Add(func() error { _ = (*place.to).Close(); return nil }) // it may have been served, which closes it
 	}
-	var closeIdentity func()
-	if l.Trust, l.Self, closeIdentity, err = process.OpenIdentity(ctx, cfg.Logger, cfg.Shared); err != nil {
+	if l.Trust, l.Self, err = process.OpenIdentity(ctx, cfg.Logger, cfg.Shared); err != nil {
 		return l, err
 	}
-	l.Add(func() error { closeIdentity(); return nil })
+	l.Add(func() error { l.Trust.Close(); return nil })
 	l.Telemetry, err = telemetry.Open(telemetry.Config{Service: cfg.Service, Version: cfg.Version, Settings: cfg.Shared.Telemetry, Lifetime: l.Self.Lifetime})
 	if err != nil {
 		return l, err

@@ -108,11 +108,11 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
+	roots, self, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
-	defer closeIdentity()
+	defer roots.Close()
 	tel, err := telemetry.Open(telemetry.Config{Service: "vault", Version: version, Settings: s.Telemetry, Lifetime: self.Lifetime})
 	if err != nil {
 		return err
