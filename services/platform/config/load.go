@@ -209,8 +209,8 @@ func syntax(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	var located yaml.Error
-	if !errors.As(err, &located) {
+	located, ok := errors.AsType[yaml.Error](err)
+	if !ok {
 		return at(nil, "cannot be read: %s", clean.Line(err.Error(), 200))
 	}
 	if mismatch, ok := errors.AsType[*yaml.TypeError](err); ok {

@@ -3,6 +3,7 @@
 package deepcheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -91,11 +92,8 @@ func (d *Checks) ask(ctx context.Context) (problems []string) {
 		}
 		if err != nil {
 			d.logger.WarnContext(ctx, "a deep check failed", "problem", c.Problem, "error", err)
-			var said Said
-			if !errors.As(err, &said) {
-				said = Said(c.Problem)
-			}
-			problems = append(problems, string(said))
+			said, _ := errors.AsType[Said](err)
+			problems = append(problems, cmp.Or(string(said), c.Problem))
 		}
 	}
 	return problems

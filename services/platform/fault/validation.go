@@ -18,8 +18,8 @@ func Validation(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	var invalid *protovalidate.ValidationError
-	if !errors.As(err, &invalid) || len(invalid.Violations) == 0 {
+	invalid, ok := errors.AsType[*protovalidate.ValidationError](err)
+	if !ok || len(invalid.Violations) == 0 {
 		return New(callv1.Code_CODE_INTERNAL, Internal, WithCause(err))
 	}
 	v := invalid.Violations[0]

@@ -5,6 +5,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,8 +127,7 @@ func (r *Relay) ask(ctx context.Context, url string, c logproof.Checkpoint, sign
 			r.seen(url, c.Size)
 			return lines, nil
 		}
-		var elsewhere *conflictError
-		if !errors.As(err, &elsewhere) {
+		if !errors.Is(err, errConflict) {
 			return nil, err
 		}
 		r.seen(url, known)
@@ -143,12 +143,10 @@ func (r *Relay) ask(ctx context.Context, url string, c logproof.Checkpoint, sign
 	}
 }
 
-// conflictError is a witness's 409.
-type conflictError struct{}
+// errConflict is a witness's 409.
+var errConflict = errors.New("the witness knows the log at another size")
 
-func (*conflictError) Error() string { return "the witness knows the log at another size" }
-
-// post asks one witness for its cosignature. known is the size that it names with a *conflictError.
+// post asks one witness for its cosignature. known is the size that it names with errConflict.
 func (r *Relay) post(ctx context.Context, url string, old uint64, c logproof.Checkpoint, signed []byte) (lines []string, known uint64, err error) {
 	answer, err := r.cfg.Audit.GetConsistency(ctx, &auditv1.GetConsistencyRequest{OldSize: old, NewSize: c.Size})
 	if err != nil {
@@ -171,13 +169,14 @@ func (r *Relay) post(ctx context.Context, url string, old uint64, c logproof.Che
 	}
 	switch got.Status {
 	case http.StatusOK:
-		return r.trusted(c, got.Body)
+		lines, err = r.trusted(c, got.Body)
+		return lines, 0, err
 	case http.StatusConflict:
 		text := strings.TrimSuffix(string(got.Body), "\n")
 		if known, err = strconv.ParseUint(text, 10, 63); err != nil || got.Header.Get("Content-Type") != "text/x.tlog.size" {
 			return nil, 0, errors.New("the witness refuses, and does not say at which size it knows the log")
 		}
-		return nil, known, &conflictError{}
+		return nil, known, errConflict
 	case http.StatusUnprocessableEntity:
 		return nil, 0, fmt.Errorf("THE WITNESS SAW ANOTHER HISTORY OF THIS LOG: its %d records do not go on from the %d that it cosigned", c.Size, old)
 	case http.StatusForbidden:
@@ -190,28 +189,22 @@ func (r *Relay) post(ctx context.Context, url string, old uint64, c logproof.Che
 }
 
 // trusted returns the lines that a trusted witness made for the checkpoint.
-func (r *Relay) trusted(c logproof.Checkpoint, body []byte) ([]string, uint64, error) {
-	var lines []string
+func (r *Relay) trusted(c logproof.Checkpoint, body []byte) (lines []string, err error) {
 	var early error
 	for line := range strings.SplitSeq(strings.TrimSuffix(string(body), "\n"), "\n") {
 		if len(line) > maxLine || len(lines) == maxLines {
 			continue
 		}
-		by, err := r.cfg.Witnesses().By(c, line, time.Now())
-		if err != nil {
-			early = err
-		}
+		by, wrong := r.cfg.Witnesses().By(c, line, time.Now())
+		early = cmp.Or(wrong, early)
 		if by != "" {
 			lines = append(lines, line)
 		}
 	}
-	if len(lines) == 0 && early != nil {
-		return nil, 0, early
-	}
 	if len(lines) == 0 {
-		return nil, 0, errors.New("the witness's answer is signed by no witness in the trust folder")
+		return nil, cmp.Or(early, errors.New("the witness's answer is signed by no witness in the trust folder"))
 	}
-	return lines, 0, nil
+	return lines, nil
 }
 
 func (r *Relay) at(url string) uint64 {

@@ -21,8 +21,7 @@ var errStored = errors.New("what is stored is no part of a log")
 
 // Damaged reports whether an error says that a part of the database is no longer what was written there, or cannot be read from its disk.
 func Damaged(err error) bool {
-	var said *pgconn.PgError
-	if errors.As(err, &said) {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		// Class XX is PostgreSQL's for damaged data and indexes, 58 for what the system below it refuses.
 		return strings.HasPrefix(said.Code, "XX") || strings.HasPrefix(said.Code, "58")
 	}
