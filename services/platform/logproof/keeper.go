@@ -15,16 +15,21 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
 
-// CheckpointStore keeps two signed checkpoints.
+// Kept is which of its checkpoints a store is asked for. Stores may keep the number.
+type Kept int
+
+const (
+	// KeptSeen is the newest checkpoint that was verified, and KeptWitnessed the newest that a quorum of witnesses cosigned.
+	KeptSeen      Kept = 1
+	KeptWitnessed Kept = 2
+)
+
+// CheckpointStore keeps signed checkpoints.
 type CheckpointStore interface {
-	// LoadCheckpoint returns the newest one that was verified, or nil if there is none.
-	LoadCheckpoint(ctx context.Context) ([]byte, error)
+	// LoadCheckpoint returns the one that is kept, or nil if there is none.
+	LoadCheckpoint(ctx context.Context, which Kept) ([]byte, error)
 	// SaveCheckpoint replaces it.
-	SaveCheckpoint(ctx context.Context, checkpoint []byte) error
-	// LoadWitnessed returns the newest one that a quorum of witnesses cosigned, or nil if there is none.
-	LoadWitnessed(ctx context.Context) ([]byte, error)
-	// SaveWitnessed replaces it.
-	SaveWitnessed(ctx context.Context, checkpoint []byte) error
+	SaveCheckpoint(ctx context.Context, which Kept, checkpoint []byte) error
 }
 
 // witnessedAgain is how much newer a quorum's word on the same tree must be to be saved: witnesses cosign every few seconds, whether
@@ -67,7 +72,7 @@ func NewKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	if cfg.Store == nil {
 		return k, nil
 	}
-	raw, err := cfg.Store.LoadCheckpoint(ctx)
+	raw, err := cfg.Store.LoadCheckpoint(ctx, KeptSeen)
 	if err != nil {
 		return nil, fmt.Errorf("load the last checkpoint seen: %w", err)
 	}
@@ -85,7 +90,7 @@ func (k *Keeper) loadWitnessed(ctx context.Context) error {
 	if k.cfg.Witnesses == nil {
 		return nil
 	}
-	raw, err := k.cfg.Store.LoadWitnessed(ctx)
+	raw, err := k.cfg.Store.LoadCheckpoint(ctx, KeptWitnessed)
 	if err != nil {
 		return fmt.Errorf("load the last checkpoint that witnesses cosigned: %w", err)
 	}
@@ -205,7 +210,7 @@ func (k *Keeper) saveWitnessed(ctx context.Context) error {
 	if k.cfg.Store == nil || k.witnessed.Checkpoint == k.saved.Checkpoint && k.witnessed.At.Sub(k.saved.At) < witnessedAgain {
 		return nil
 	}
-	if err := k.cfg.Store.SaveWitnessed(ctx, k.witnessed.Signed); err != nil {
+	if err := k.cfg.Store.SaveCheckpoint(ctx, KeptWitnessed, k.witnessed.Signed); err != nil {
 		return fmt.Errorf("save the checkpoint that witnesses cosigned: %w", err)
 	}
 	k.saved = k.witnessed
@@ -251,7 +256,7 @@ func (k *Keeper) hold(ctx context.Context, c Checkpoint, raw []byte) error {
 		return nil
 	}
 	if k.cfg.Store != nil {
-		if err := k.cfg.Store.SaveCheckpoint(ctx, raw); err != nil {
+		if err := k.cfg.Store.SaveCheckpoint(ctx, KeptSeen, raw); err != nil {
 			return fmt.Errorf("save the checkpoint: %w", err)
 		}
 	}

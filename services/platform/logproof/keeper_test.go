@@ -18,23 +18,22 @@ type memory struct {
 	fail             error
 }
 
-func (m *memory) LoadWitnessed(context.Context) ([]byte, error) { return m.witnessed, nil }
-
-func (m *memory) SaveWitnessed(_ context.Context, b []byte) error {
-	if m.fail != nil {
-		return m.fail
+func (m *memory) at(which logproof.Kept) *[]byte {
+	if which == logproof.KeptWitnessed {
+		return &m.witnessed
 	}
-	m.witnessed = b
-	return nil
+	return &m.saved
 }
 
-func (m *memory) LoadCheckpoint(context.Context) ([]byte, error) { return m.saved, nil }
+func (m *memory) LoadCheckpoint(_ context.Context, which logproof.Kept) ([]byte, error) {
+	return *m.at(which), nil
+}
 
-func (m *memory) SaveCheckpoint(_ context.Context, b []byte) error {
+func (m *memory) SaveCheckpoint(_ context.Context, which logproof.Kept, b []byte) error {
 	if m.fail != nil {
 		return m.fail
 	}
-	m.saved = b
+	*m.at(which) = b
 	return nil
 }
 

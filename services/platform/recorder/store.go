@@ -43,42 +43,28 @@ type Store interface {
 // memoryStore is a Store that dies with the process: for tests, and for a process that keeps nothing on a disk and would
 // rather lose records of reads than have one.
 type memoryStore struct {
-	mu         sync.Mutex
-	rows       map[uint64]Row
-	checkpoint []byte
-	witnessed  []byte
+	mu          sync.Mutex
+	rows        map[uint64]Row
+	checkpoints map[logproof.Kept][]byte
 }
 
 // newMemoryStore returns an empty store.
-func newMemoryStore() *memoryStore { return &memoryStore{rows: map[uint64]Row{}} }
+func newMemoryStore() *memoryStore {
+	return &memoryStore{rows: map[uint64]Row{}, checkpoints: map[logproof.Kept][]byte{}}
+}
 
 // LoadCheckpoint implements logproof.CheckpointStore.
-func (m *memoryStore) LoadCheckpoint(context.Context) ([]byte, error) {
+func (m *memoryStore) LoadCheckpoint(_ context.Context, which logproof.Kept) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.checkpoint), nil
+	return slices.Clone(m.checkpoints[which]), nil
 }
 
 // SaveCheckpoint implements logproof.CheckpointStore.
-func (m *memoryStore) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
+func (m *memoryStore) SaveCheckpoint(_ context.Context, which logproof.Kept, checkpoint []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.checkpoint = slices.Clone(checkpoint)
-	return nil
-}
-
-// LoadWitnessed implements logproof.CheckpointStore.
-func (m *memoryStore) LoadWitnessed(context.Context) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.witnessed), nil
-}
-
-// SaveWitnessed implements logproof.CheckpointStore.
-func (m *memoryStore) SaveWitnessed(_ context.Context, checkpoint []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.witnessed = slices.Clone(checkpoint)
+	m.checkpoints[which] = slices.Clone(checkpoint)
 	return nil
 }
 

@@ -207,11 +207,19 @@ func (w *world) look(a *audit, k *logproof.Keeper) error {
 // memory keeps a checkpoint, and nothing of witnesses'.
 type memory struct{ kept []byte }
 
-func (m *memory) LoadWitnessed(context.Context) ([]byte, error) { return nil, nil }
-func (m *memory) SaveWitnessed(context.Context, []byte) error   { return nil }
+func (m *memory) LoadCheckpoint(_ context.Context, which logproof.Kept) ([]byte, error) {
+	if which == logproof.KeptWitnessed {
+		return nil, nil
+	}
+	return m.kept, nil
+}
 
-func (m *memory) LoadCheckpoint(context.Context) ([]byte, error)   { return m.kept, nil }
-func (m *memory) SaveCheckpoint(_ context.Context, b []byte) error { m.kept = b; return nil }
+func (m *memory) SaveCheckpoint(_ context.Context, which logproof.Kept, b []byte) error {
+	if which == logproof.KeptSeen {
+		m.kept = b
+	}
+	return nil
+}
 
 // TestRound: what witnesses cosigned comes to whoever asks audit, over the restart of audit and of the relay.
 func TestRound(t *testing.T) {

@@ -66,25 +66,19 @@ const (
 // store keeps the checkpoints in files of a folder.
 type store struct{ dir string }
 
-func (s store) load(name string) ([]byte, error) {
-	b, err := os.ReadFile(filepath.Join(s.dir, name))
+// files are where each is.
+var files = map[logproof.Kept]string{logproof.KeptSeen: checkpointFile, logproof.KeptWitnessed: witnessedFile}
+
+func (s store) LoadCheckpoint(_ context.Context, which logproof.Kept) ([]byte, error) {
+	b, err := os.ReadFile(filepath.Join(s.dir, files[which]))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	return b, err
 }
 
-func (s store) save(name string, checkpoint []byte) error {
-	return asOwner(s.dir, func() error { return installdir.WriteFile(filepath.Join(s.dir, name), checkpoint, 0o600) })
-}
-
-func (s store) LoadCheckpoint(context.Context) ([]byte, error) { return s.load(checkpointFile) }
-func (s store) SaveCheckpoint(_ context.Context, note []byte) error {
-	return s.save(checkpointFile, note)
-}
-func (s store) LoadWitnessed(context.Context) ([]byte, error) { return s.load(witnessedFile) }
-func (s store) SaveWitnessed(_ context.Context, note []byte) error {
-	return s.save(witnessedFile, note)
+func (s store) SaveCheckpoint(_ context.Context, which logproof.Kept, checkpoint []byte) error {
+	return asOwner(s.dir, func() error { return installdir.WriteFile(filepath.Join(s.dir, files[which]), checkpoint, 0o600) })
 }
 
 // Open prepares the log; it asks audit nothing yet.
@@ -265,7 +259,7 @@ func (a *Altered) Unwrap() error { return a.cause }
 
 // Kept returns the signed checkpoint that the operator's commands keep in their state folder, nil for none.
 func Kept(ctx context.Context, stateDir string) ([]byte, error) {
-	return store{stateDir}.LoadCheckpoint(ctx)
+	return store{stateDir}.LoadCheckpoint(ctx, logproof.KeptSeen)
 }
 
 // Prover proves that one tree of the log extends another, as audit does.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/logproof"
 )
 
 // TestRootWorksForAnOperator: what root makes in an operator's folder is the operator's, and a link of theirs leads root nowhere that they
@@ -25,7 +26,7 @@ func TestRootWorksForAnOperator(t *testing.T) {
 	must(t, err)
 	must(t, lock.Close())
 	dir := filepath.Join(home, "state", "operator")
-	must(t, store{dir}.save(checkpointFile, []byte("a checkpoint")))
+	must(t, store{dir}.SaveCheckpoint(t.Context(), logproof.KeptSeen, []byte("a checkpoint")))
 	l := Log{cfg: Config{StateDir: dir, Now: func() time.Time { return testNow }}}
 	refused, err := l.keepRefused(&auditv1.Record{}, "because", "")
 	must(t, err)

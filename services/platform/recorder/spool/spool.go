@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/recorder"
 )
 
@@ -35,15 +36,9 @@ type Store struct {
 	rows int
 
 	mu sync.Mutex
-	// pending are the checkpoints that wait, by row of the table.
-	pending map[int][]byte
+	// pending are the checkpoints that wait, by their place in the table.
+	pending map[logproof.Kept][]byte
 }
-
-// Rows of the table of checkpoints.
-const (
-	rowSeen      = 1
-	rowWitnessed = 2
-)
 
 // Open opens or makes the spool in the state folder.
 func Open(ctx context.Context, stateDir string) (*Store, error) {
@@ -54,7 +49,7 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, pending: map[int][]byte{}}
+	s := &Store{db: db, pending: map[logproof.Kept][]byte{}}
 	s.place, err = database.Locate(path)
 	if err = errors.Join(err, database.Prepare(ctx, db, map[**sql.Stmt]string{
 		&s.add:    `INSERT INTO spool (id, sequence, queued, record) VALUES (?, ?, ?, ?)`,
@@ -70,36 +65,21 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 }
 
 // LoadCheckpoint implements logproof.CheckpointStore.
-func (s *Store) LoadCheckpoint(ctx context.Context) ([]byte, error) { return s.load(ctx, rowSeen) }
-
-// SaveCheckpoint implements logproof.CheckpointStore; see Store for when it is durable.
-func (s *Store) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
-	s.save(rowSeen, checkpoint)
-	return nil
-}
-
-// LoadWitnessed implements logproof.CheckpointStore.
-func (s *Store) LoadWitnessed(ctx context.Context) ([]byte, error) { return s.load(ctx, rowWitnessed) }
-
-// SaveWitnessed implements logproof.CheckpointStore; see Store for when it is durable.
-func (s *Store) SaveWitnessed(_ context.Context, checkpoint []byte) error {
-	s.save(rowWitnessed, checkpoint)
-	return nil
-}
-
-func (s *Store) load(ctx context.Context, row int) ([]byte, error) {
+func (s *Store) LoadCheckpoint(ctx context.Context, which logproof.Kept) ([]byte, error) {
 	var note []byte
-	err := s.db.QueryRowContext(ctx, `SELECT note FROM checkpoint WHERE only = ?`, row).Scan(&note)
+	err := s.db.QueryRowContext(ctx, `SELECT note FROM checkpoint WHERE only = ?`, which).Scan(&note)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	return note, err
 }
 
-func (s *Store) save(row int, checkpoint []byte) {
+// SaveCheckpoint implements logproof.CheckpointStore; see Store for when it is durable.
+func (s *Store) SaveCheckpoint(_ context.Context, which logproof.Kept, checkpoint []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending[row] = slices.Clone(checkpoint)
+	s.pending[which] = slices.Clone(checkpoint)
+	return nil
 }
 
 // Load implements recorder.Store.
@@ -156,8 +136,8 @@ func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 			}
 			rows -= int(removed)
 		}
-		for row, checkpoint := range checkpoints {
-			if _, err := run(s.keep, row, checkpoint); err != nil {
+		for which, checkpoint := range checkpoints {
+			if _, err := run(s.keep, which, checkpoint); err != nil {
 				return fmt.Errorf("keep the checkpoint: %w", err)
 			}
 		}
@@ -172,7 +152,7 @@ func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 	s.rows = rows
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pending, func(row int, waits []byte) bool { return slices.Equal(waits, checkpoints[row]) })
+	maps.DeleteFunc(s.pending, func(which logproof.Kept, waits []byte) bool { return slices.Equal(waits, checkpoints[which]) })
 	return nil
 }
 

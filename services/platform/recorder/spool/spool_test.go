@@ -31,11 +31,11 @@ func TestStore(t *testing.T) {
 		return s
 	}
 	s := open()
-	if b, err := s.LoadCheckpoint(t.Context()); b != nil || err != nil {
+	if b, err := s.LoadCheckpoint(t.Context(), logproof.KeptSeen); b != nil || err != nil {
 		t.Fatalf("%q, %v", b, err)
 	}
 	when := time.Unix(1_700_000_000, 5)
-	must(t, errors.Join(s.SaveCheckpoint(t.Context(), []byte("one")), s.SaveWitnessed(t.Context(), []byte("two"))))
+	must(t, errors.Join(s.SaveCheckpoint(t.Context(), logproof.KeptSeen, []byte("one")), s.SaveCheckpoint(t.Context(), logproof.KeptWitnessed, []byte("two"))))
 	must(t, s.Commit(t.Context(), recorder.Change{Add: []recorder.Row{{ID: 1, Queued: when, Record: []byte("a")}, {ID: 2, Queued: when, Record: []byte("b")}, {ID: 3, Sequence: 9, Queued: when, Record: []byte("c")}}}))
 	must(t, s.Commit(t.Context(), recorder.Change{Assign: map[uint64]uint64{1: 7, 99: 8}, Remove: []uint64{2, 98}}))
 	// A change that fails halfway leaves nothing behind.
@@ -52,10 +52,10 @@ func TestStore(t *testing.T) {
 	if err != nil || len(rows) != 2 || kept != 2 || rows[0].Sequence != 7 || rows[1].ID != 3 || !rows[0].Queued.Equal(when) || string(rows[1].Record) != "c" {
 		t.Fatalf("rows %+v, %v", rows, err)
 	}
-	if b, err := s.LoadCheckpoint(t.Context()); string(b) != "one" || err != nil {
+	if b, err := s.LoadCheckpoint(t.Context(), logproof.KeptSeen); string(b) != "one" || err != nil {
 		t.Fatalf("checkpoint %q, %v", b, err)
 	}
-	if b, err := s.LoadWitnessed(t.Context()); string(b) != "two" || err != nil {
+	if b, err := s.LoadCheckpoint(t.Context(), logproof.KeptWitnessed); string(b) != "two" || err != nil {
 		t.Fatalf("what witnesses cosigned %q, %v", b, err)
 	}
 	if _, err := spool.Open(t.Context(), filepath.Join("relative", "folder")); err == nil {
@@ -81,8 +81,8 @@ func TestEarlierFile(t *testing.T) {
 	must(t, err)
 	defer s.Close()
 	rows, kept, err := s.Load(t.Context())
-	checkpoint, err2 := s.LoadCheckpoint(t.Context())
-	witnessed, err3 := s.LoadWitnessed(t.Context())
+	checkpoint, err2 := s.LoadCheckpoint(t.Context(), logproof.KeptSeen)
+	witnessed, err3 := s.LoadCheckpoint(t.Context(), logproof.KeptWitnessed)
 	if err := errors.Join(err, err2, err3); err != nil || len(rows) != 1 || kept != 1 || rows[0].Sequence != 9 || string(checkpoint) != "one" || witnessed != nil {
 		t.Errorf("%+v, %q, %q, %v", rows, checkpoint, witnessed, err)
 	}
