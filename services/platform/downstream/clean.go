@@ -195,7 +195,7 @@ func (c *cleaner) texts(v any, at string) (any, error) {
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(v)) {
-			where := at + "/" + escape(key)
+			where := member(at, key)
 			if hidden(key) {
 				return nil, fmt.Errorf("its schema names something with characters that hide or command, at %s", clean.Line(where, 200))
 			}

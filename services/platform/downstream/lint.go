@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 )
@@ -136,7 +138,7 @@ func (l *linter) walk(v any, at string, depth int) error {
 			if len(key) > maxPattern {
 				return refuse("a name of more than %d characters", maxPattern)
 			}
-			if err := l.walk(v[key], at+"/"+escape(key), depth+1); err != nil {
+			if err := l.walk(v[key], member(at, key), depth+1); err != nil {
 				return err
 			}
 		}
@@ -160,13 +162,8 @@ func Unmatched(expression string) bool {
 	}, wrong.Code)
 }
 
-func escape(key string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(key, "~", "~0"), "/", "~1")
-}
-
-func unescape(key string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(key, "~1", "/"), "~0", "~")
-}
+// member is the place of one of an object's members, by its pointer (RFC 6901).
+func member(at, key string) string { return string(jsontext.Pointer(at).AppendToken(key)) }
 
 // target is the schema that a reference of this document means.
 func (l *linter) target(ref string) (any, error) {
@@ -175,13 +172,10 @@ func (l *linter) target(ref string) (any, error) {
 		return nil, fmt.Errorf("$ref %q: only references within the schema, #/…, are followed", clean.Line(ref, 100))
 	}
 	at := l.root
-	for key := range strings.SplitSeq(strings.TrimPrefix(rest, "/"), "/") {
-		if rest == "" {
-			break
-		}
+	for key := range jsontext.Pointer(rest).Tokens() {
 		switch v := at.(type) {
 		case map[string]any:
-			at = v[unescape(key)]
+			at = v[key]
 		case []any:
 			i, err := strconv.Atoi(key)
 			if err != nil || i < 0 || i >= len(v) || strconv.Itoa(i) != key {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Place is a reference in a JSON text: the strings that hold it are named by their pointer (RFC 6901).
@@ -87,7 +89,7 @@ func fill(v any, pointer string, depth int, value func(Place) (string, error)) (
 		}
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			filled, err := fill(v[name], pointer+"/"+escaper.Replace(name), depth+1, value)
+			filled, err := fill(v[name], string(jsontext.Pointer(pointer).AppendToken(name)), depth+1, value)
 			if err != nil {
 				return nil, err
 			}
@@ -96,5 +98,3 @@ func fill(v any, pointer string, depth int, value func(Place) (string, error)) (
 	}
 	return v, nil
 }
-
-var escaper = strings.NewReplacer("~", "~0", "/", "~1")

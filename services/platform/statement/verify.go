@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
 
@@ -166,7 +166,7 @@ func (v *Verified) coversArguments(arguments []byte) error {
 		return fmt.Errorf("%w: arguments", ErrCover)
 	}
 	for _, pin := range v.Pinned {
-		key := unescapePointer(pin.Pointer)
+		key := argumentAt(pin.Pointer)
 		value, ok := object[key]
 		if !ok || !bytes.Equal(value, pin.Value) {
 			return fmt.Errorf("%w: a pinned argument", ErrCover)
@@ -174,7 +174,7 @@ func (v *Verified) coversArguments(arguments []byte) error {
 		delete(object, key)
 	}
 	for _, p := range v.Free {
-		delete(object, unescapePointer(p))
+		delete(object, argumentAt(p))
 	}
 	if len(object) > 0 {
 		return fmt.Errorf("%w: an argument that is neither pinned nor free", ErrCover)
@@ -182,7 +182,5 @@ func (v *Verified) coversArguments(arguments []byte) error {
 	return nil
 }
 
-// unescapePointer turns a one-segment RFC 6901 pointer into its key: scopes pin whole arguments.
-func unescapePointer(p string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(strings.TrimPrefix(p, "/"), "~1", "/"), "~0", "~")
-}
+// argumentAt is the argument that a pointer of one segment names: scopes pin whole arguments.
+func argumentAt(pointer string) string { return jsontext.Pointer(pointer).LastToken() }

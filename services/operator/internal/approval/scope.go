@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -286,9 +288,7 @@ func (s Signer) Dangerous(session *vaultv1.OpenSession, life time.Duration, uses
 	return st, nil
 }
 
-func pointer(argument string) string {
-	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(argument)
-}
+func pointer(argument string) string { return string(jsontext.Pointer("").AppendToken(argument)) }
 
 // Words say in sentences what a standing statement lets a session do. They are read from the statement itself.
 func Words(st *statement.Statement, now time.Time) []string {

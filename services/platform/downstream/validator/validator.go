@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	"golang.org/x/text/language"
@@ -103,8 +104,6 @@ type anything string
 func (anything) MatchString(string) bool { return true }
 func (a anything) String() string        { return string(a) }
 
-var pointer = strings.NewReplacer("~", "~0", "/", "~1")
-
 // said is the first thing that is wrong, in a sentence.
 func said(err error) error {
 	var invalid *jsonschema.ValidationError
@@ -117,10 +116,10 @@ func said(err error) error {
 	for len(invalid.Causes) > 0 {
 		invalid = invalid.Causes[0]
 	}
-	where := ""
+	var where jsontext.Pointer
 	for _, key := range invalid.InstanceLocation {
-		where += "/" + pointer.Replace(key)
+		where = where.AppendToken(key)
 	}
 	text := invalid.ErrorKind.LocalizedString(message.NewPrinter(language.English))
-	return errors.New(strings.TrimPrefix(where+": "+text, ": "))
+	return errors.New(strings.TrimPrefix(string(where)+": "+text, ": "))
 }
