@@ -227,10 +227,6 @@ func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bund
 	return s.authorities().bundle(td), nil
 }
 
-// Reload takes up the files now if they changed. A pair that does not fit (a renewal half written, another identity) is
-// left, and the last good one stays in use; Err says why.
-func (s *Source) Reload() { _ = s.issued.Reload() }
-
 // ErrRoot is why a certificate is not taken up that no authority issued whose root is trusted.
 var ErrRoot = errors.New("no root in " + trust.FileCA + " leads to it, through what follows it in its file")
 

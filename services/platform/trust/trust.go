@@ -119,21 +119,10 @@ func ReadGrantSigners(dir string) ([]GrantSigner, error) {
 
 // ReadWitnesses reads the witnesses.yaml of a trust folder, and nothing else of it. Without the file there are no witnesses.
 func ReadWitnesses(dir string) (logproof.Witnesses, error) {
-	w, err := readWitnesses(dir)
-	if err != nil {
-		return logproof.Witnesses{}, fmt.Errorf("trust file %s: %w", FileWitnesses, err)
-	}
-	return w, nil
+	return optional(read(dir, FileWitnesses, parseWitnesses))
 }
 
-func readWitnesses(dir string) (logproof.Witnesses, error) {
-	raw, err := readFile(dir, FileWitnesses)
-	if errors.Is(err, fs.ErrNotExist) {
-		return logproof.Witnesses{}, nil
-	}
-	if err != nil {
-		return logproof.Witnesses{}, err
-	}
+func parseWitnesses(raw []byte) (w logproof.Witnesses, err error) {
 	var doc struct {
 		// Witnesses are public keys of the type cosignature/v1, NAME+HASH+KEY.
 		Witnesses []string `yaml:"witnesses"`
@@ -145,7 +134,7 @@ func readWitnesses(dir string) (logproof.Witnesses, error) {
 	if err := parse(FileWitnesses, raw, &doc); err != nil {
 		return logproof.Witnesses{}, err
 	}
-	w := logproof.Witnesses{Quorum: doc.Quorum}
+	w.Quorum = doc.Quorum
 	for i, vkey := range doc.Witnesses {
 		key, err := logproof.ParseWitness(vkey)
 		if err != nil {
@@ -213,7 +202,7 @@ func (f *Folder) load() error {
 
 // Read reads a trust folder once.
 func Read(dir string) (*Snapshot, error) {
-	s := &Snapshot{revoked: map[string]struct{}{}}
+	s := &Snapshot{}
 	var err error
 	if s.Bundle, err = read(dir, FileCA, parseBundle); err != nil {
 		return nil, err
@@ -230,25 +219,27 @@ func Read(dir string) (*Snapshot, error) {
 	if s.Witnesses, err = ReadWitnesses(dir); err != nil {
 		return nil, err
 	}
-	revoked, err := readFile(dir, FileRevoked)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if s.revoked, err = optional(read(dir, FileRevoked, parseRevoked)); err != nil {
 		return nil, err
 	}
-	if err == nil {
-		var doc struct {
-			Revoked []string `yaml:"revoked"`
-		}
-		if err := parse(FileRevoked, revoked, &doc); err != nil {
-			return nil, fmt.Errorf("trust file %s: %w", FileRevoked, err)
-		}
-		for i, id := range doc.Revoked {
-			if !isIdentity(id) {
-				return nil, fmt.Errorf("trust file %s: revoked[%d]: %q is not an identity of the form spiffe://TRUST_DOMAIN/ROLE/INSTANCE", FileRevoked, i, id)
-			}
-			s.revoked[id] = struct{}{}
-		}
-	}
 	return s, nil
+}
+
+func parseRevoked(raw []byte) (map[string]struct{}, error) {
+	var doc struct {
+		Revoked []string `yaml:"revoked"`
+	}
+	if err := parse(FileRevoked, raw, &doc); err != nil {
+		return nil, err
+	}
+	revoked := map[string]struct{}{}
+	for i, id := range doc.Revoked {
+		if !isIdentity(id) {
+			return nil, fmt.Errorf("revoked[%d]: %q is not an identity of the form spiffe://TRUST_DOMAIN/ROLE/INSTANCE", i, id)
+		}
+		revoked[id] = struct{}{}
+	}
+	return revoked, nil
 }
 
 var instancePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
@@ -273,6 +264,14 @@ func read[T any](dir, name string, parse func([]byte) (T, error)) (out T, err er
 	}
 	if out, err = parse(raw); err != nil {
 		err = fmt.Errorf("trust file %s: %w", name, err)
+	}
+	return out, err
+}
+
+// optional is what read returned of a file that need not be there.
+func optional[T any](out T, err error) (T, error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
 	return out, err
 }
