@@ -42,7 +42,6 @@ import (
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/release"
-	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -258,13 +257,9 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		}
 		process.Watch(ctx, logger, "certificate for MCP clients", shown.Reload)
 	}
-	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
+	listener, health, err := process.Listen(s.Shared())
 	if err != nil {
 		return err
-	}
-	health, err := rpc.Listen(s.HealthListen, false)
-	if err != nil {
-		return errors.Join(err, listener.Close())
 	}
 	conns := connlimit.New(s.Limits)
 	edgeMetrics.Gauge("durward_gateway_connections", "Open connections of clients.", func() int { all, _, _ := conns.Count(); return all })

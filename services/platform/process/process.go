@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -254,6 +255,17 @@ func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (r
 	Watch(ctx, logger, "trust folder", roots.Err)
 	WatchCertificate(ctx, logger, self)
 	return roots, self, nil
+}
+
+// Listen listens where a configuration says that the process serves, and where it tells how it is.
+func Listen(c *config.Common) (serve, health net.Listener, err error) {
+	if serve, err = rpc.Listen(c.Listen, c.AllowRemote); err != nil {
+		return nil, nil, err
+	}
+	if health, err = rpc.Listen(c.HealthListen, false); err != nil {
+		return nil, nil, errors.Join(err, serve.Close())
+	}
+	return serve, health, nil
 }
 
 // WatchCertificate says in the log, until ctx ends, why a newer certificate could not be taken up, and when the one in use ends soon.

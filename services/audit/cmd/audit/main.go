@@ -188,13 +188,9 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, history, db).Unary()},
 	})
 	services.Register(grpcServer)
-	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
+	listener, health, err := process.Listen(s.Shared())
 	if err != nil {
 		return err
-	}
-	health, err := rpc.Listen(s.HealthListen, false)
-	if err != nil {
-		return errors.Join(err, listener.Close())
 	}
 	follows := history.Follows()
 	if !follows {

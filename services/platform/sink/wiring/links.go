@@ -84,15 +84,11 @@ func Open(ctx context.Context, cfg Config) (l *Links, err error) {
 		return l, err
 	}
 	l.Add(unlock)
-	for _, place := range []struct {
-		at     string
-		remote bool
-		to     *net.Listener
-	}{{cfg.Shared.Listen, cfg.Shared.AllowRemote, &l.listener}, {cfg.Shared.HealthListen, false, &l.health}} {
-		if *place.to, err = rpc.Listen(place.at, place.remote); err != nil {
-			return l, err
-		}
-		l.Add(func() error { _ = (*place.to).Close(); return nil }) // it may have been served, which closes it
+	if l.listener, l.health, err = process.Listen(cfg.Shared); err != nil {
+		return l, err
+	}
+	for _, listener := range []net.Listener{l.listener, l.health} {
+		l.Add(func() error { _ = listener.Close(); return nil }) // it may have been served, which closes it
 	}
 	if l.Trust, l.Self, err = process.OpenIdentity(ctx, cfg.Logger, cfg.Shared); err != nil {
 		return l, err

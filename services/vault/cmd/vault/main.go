@@ -289,13 +289,9 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 
 // serve listens, runs and drains.
 func serve(ctx context.Context, s *settings.Settings, services *rpc.Server, vault *server.Server, log *journal.Journal, tel *telemetry.Telemetry, ready func() error) error {
-	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
+	listener, health, err := process.Listen(s.Shared())
 	if err != nil {
 		return err
-	}
-	health, err := rpc.Listen(s.HealthListen, false)
-	if err != nil {
-		return errors.Join(err, listener.Close())
 	}
 	log.Note(ctx, journal.Process(auditv1.Kind_KIND_STARTED, version))
 	group, running := errgroup.WithContext(ctx)
