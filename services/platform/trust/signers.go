@@ -6,8 +6,6 @@ import (
 	"crypto/rsa"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -34,11 +32,7 @@ var ErrUnknownSigner = errors.New("the signature's key is not an operator's")
 
 // ReadAllowedSigners reads the allowed_signers of a trust folder, and nothing else of it.
 func ReadAllowedSigners(dir string) (*AllowedSigners, error) {
-	raw, err := os.ReadFile(filepath.Join(dir, FileAllowedSigners))
-	if err != nil {
-		return nil, err
-	}
-	return ParseAllowedSigners(raw)
+	return read(dir, FileAllowedSigners, ParseAllowedSigners)
 }
 
 // ParseAllowedSigners reads OpenSSH's ALLOWED_SIGNERS format (ssh-keygen(1)), narrowed to what can be judged without

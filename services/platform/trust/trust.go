@@ -210,7 +210,7 @@ func Read(dir string) (*Snapshot, error) {
 	if s.GrantSigners, err = ReadGrantSigners(dir); err != nil {
 		return nil, err
 	}
-	if s.AllowedSigners, err = read(dir, FileAllowedSigners, ParseAllowedSigners); err != nil {
+	if s.AllowedSigners, err = ReadAllowedSigners(dir); err != nil {
 		return nil, err
 	}
 	if s.LogKeys, err = ReadLogKeys(dir); err != nil {

@@ -209,6 +209,22 @@ func TestReadRefusesWhatOthersMayWrite(t *testing.T) {
 	}
 }
 
+// TestOneFileRefusedWhatOthersMayWrite: what reads one file of the folder is as strict as what reads all.
+func TestOneFileRefusedWhatOthersMayWrite(t *testing.T) {
+	for name, one := range map[string]func(dir string) error{
+		FileAllowedSigners: func(dir string) error { _, err := ReadAllowedSigners(dir); return err },
+		FileGrantSigners:   func(dir string) error { _, err := ReadGrantSigners(dir); return err },
+		FileLogKeys:        func(dir string) error { _, err := ReadLogKeys(dir); return err },
+	} {
+		dir, _ := folder(t)
+		must(t, one(dir))
+		must(t, os.Chmod(filepath.Join(dir, name), 0o777))
+		if err := one(dir); err == nil || !strings.Contains(err.Error(), "others may write to ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestGrantKeysHaveTheirTime(t *testing.T) {
 	dir, _ := folder(t)
 	s, err := Read(dir)
