@@ -20,6 +20,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -51,54 +52,26 @@ func Set(raw []byte, path []string, value string) ([]byte, error) {
 	return out, verify(out, want)
 }
 
-// Unset returns the file without the scalar at a path, and without parents that hold nothing any more.
+// Unset returns the file without the key at a path and everything below it, and without parents that hold nothing any more.
 func Unset(raw []byte, path []string) ([]byte, error) {
-	node, want, err := find(raw, path)
+	want, err := content(raw)
 	if err != nil {
 		return nil, err
 	}
-	lines := split(raw)
-	line := node.Key.GetToken().Position.Line - 1
-	if !single(node.Value) || bytes.ContainsAny(bytes.TrimLeft(lines[line], " "), "{}") {
-		return nil, ErrLayout
-	}
-	return without(lines, path, line, line+1, want)
-}
-
-// UnsetAll returns the file without the key at a path and everything below it, and without parents that hold nothing any more.
-func UnsetAll(raw []byte, path []string) ([]byte, error) {
-	node, want, err := find(raw, path)
+	root, err := mapping(raw)
 	if err != nil {
 		return nil, err
+	}
+	node := walk(root, path)
+	if node == nil {
+		return nil, ErrUnknown
 	}
 	lines := split(raw)
 	at := node.Key.GetToken().Position
 	if len(bytes.TrimSpace(lines[at.Line-1][:at.Column-1])) > 0 {
 		return nil, ErrLayout
 	}
-	return without(lines, path, at.Line-1, max(at.Line, lastLine(node.Value)), want)
-}
-
-// find returns the key at a path, and what the file says.
-func find(raw []byte, path []string) (*ast.MappingValueNode, map[string]any, error) {
-	says, err := content(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	root, err := mapping(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	node := walk(root, path)
-	if node == nil {
-		return nil, nil, ErrUnknown
-	}
-	return node, says, nil
-}
-
-// without takes the lines [first, last) of a path away, and parents with nothing below them, not even a comment.
-func without(lines [][]byte, path []string, first, last int, want map[string]any) ([]byte, error) {
-	out := bytes.Join(slices.Delete(lines, first, last), nil)
+	out := bytes.Join(slices.Delete(lines, at.Line-1, max(at.Line, lastLine(node.Value))), nil)
 	drop(want, path)
 	for up := path[:len(path)-1]; len(up) > 0; up = up[:len(up)-1] {
 		shorter, ok := withoutEmpty(out, up)
@@ -111,6 +84,7 @@ func without(lines [][]byte, path []string, first, last int, want map[string]any
 	return out, verify(out, want)
 }
 
+// withoutEmpty takes a parent away that has nothing below it, not even a comment.
 func withoutEmpty(raw []byte, path []string) ([]byte, bool) {
 	root, err := mapping(raw)
 	if err != nil {
@@ -181,15 +155,8 @@ func set(raw []byte, path []string, value string) ([]byte, error) {
 func replace(lines [][]byte, node *ast.MappingValueNode, value string) ([]byte, error) {
 	at := node.Key.GetToken().Position
 	line := string(lines[at.Line-1])
-	switch v := node.Value.(type) {
-	case *ast.NullNode:
-		if !single(v) {
-			return nil, ErrLayout
-		}
-	default:
-		if !single(v) || v.GetToken().Position.Line != at.Line {
-			return nil, ErrLayout
-		}
+	if _, null := node.Value.(*ast.NullNode); !null && (!single(node.Value) || node.Value.GetToken().Position.Line != at.Line) {
+		return nil, ErrLayout
 	}
 	colon := strings.Index(line[at.Column-1:], ":")
 	if colon < 0 {
@@ -397,6 +364,11 @@ func element(list ast.Node, number string) ast.Node {
 		return nil
 	}
 	return v.Values[n]
+}
+
+// Texts writes texts as a YAML list on one line.
+func Texts(list []string) string {
+	return "[" + strings.Join(output.Each(list, Text), ", ") + "]"
 }
 
 // plain is a text that means itself in YAML, in block and in flow style, unless it is one of reserved.

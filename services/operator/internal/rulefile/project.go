@@ -11,7 +11,6 @@ import (
 
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/security/trusted"
 )
@@ -94,7 +93,7 @@ func projectItem(p trusted.Project) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "path: %s\nsha256: %q\n", edit.Text(p.Path), p.SHA256)
 	if len(p.Clients) > 0 {
-		fmt.Fprintf(&b, "clients: [%s]\n", strings.Join(output.Each(p.Clients, edit.Text), ", "))
+		fmt.Fprintf(&b, "clients: %s\n", edit.Texts(p.Clients))
 	}
 	fmt.Fprintf(&b, "by: %s\nat: %q\n", edit.Text(p.By), p.At.Format(time.RFC3339))
 	return b.String()

@@ -25,7 +25,7 @@ func item(e downstream.Entry) string {
 	}
 	list := func(depth int, key string, values []string) {
 		if len(values) > 0 {
-			line(depth, "%s: %s", key, flow(values))
+			line(depth, "%s: %s", key, edit.Texts(values))
 		}
 	}
 	table := func(key string, values map[string]string) {
@@ -115,12 +115,4 @@ func tools(e downstream.Entry, tier optionsv1.Tier) (names []string) {
 		}
 	}
 	return names
-}
-
-func flow(values []string) string {
-	out := make([]string, len(values))
-	for i, value := range values {
-		out[i] = edit.Text(value)
-	}
-	return "[" + strings.Join(out, ", ") + "]"
 }
