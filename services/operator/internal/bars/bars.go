@@ -4,6 +4,7 @@
 package bars
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,6 +109,22 @@ func Draw(s Sizes, width int, paint func(Kind, string) string) string {
 	return b.String()
 }
 
+// Paint is what Draw paints stretches with where these are the colours of a terminal.
+func Paint(green, red, yellow, dim func(string) string) func(Kind, string) string {
+	return func(k Kind, s string) string {
+		switch k {
+		case Services:
+			return green(s)
+		case Foreign:
+			return red(s)
+		case Claimed:
+			return yellow(s)
+		default:
+			return dim(s)
+		}
+	}
+}
+
 // share gives width characters to the parts by the largest remainder.
 func share(s Sizes, width int) [kinds]int {
 	var cells [kinds]int
@@ -127,15 +144,7 @@ func share(s Sizes, width int) [kinds]int {
 		left -= cells[k]
 		rests = append(rests, rest{k, exact % total})
 	}
-	slices.SortStableFunc(rests, func(a, b rest) int {
-		switch {
-		case a.of > b.of:
-			return -1
-		case a.of < b.of:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(rests, func(a, b rest) int { return cmp.Compare(b.of, a.of) })
 	for i := 0; i < len(rests) && left > 0; i, left = i+1, left-1 {
 		cells[rests[i].kind]++
 	}

@@ -211,17 +211,12 @@ func (m *Model) list(room int) []row {
 	rest -= len(services)
 	below := slices.Concat(gpus, services, share(m.historyLines(), max(rest, 0)))
 	top := m.approvals(room - len(below))
-	for len(top) < room-len(below) {
-		top = append(top, row{})
-	}
-	return append(top, below...)
+	return append(padded(top, room-len(below)), below...)
 }
 
-func padded(lines []string, n int) []string {
-	for len(lines) < n {
-		lines = append(lines, "")
-	}
-	return lines
+// padded are at least n lines, the last ones empty.
+func padded[T any](lines []T, n int) []T {
+	return append(lines, make([]T, max(n-len(lines), 0))...)
 }
 
 // approvals are the cards: the one under the cursor as whole as fits, the others a line each.
@@ -416,21 +411,9 @@ func (m *Model) gpuLines() []string {
 		}
 		sizes := bars.Of(g)
 		text := fmt.Sprintf(" %s free of %s", bars.Size(g.GetMemoryFreeMib()), bars.Size(g.GetMemoryTotalMib()))
-		lines = append(lines, name+bars.Draw(sizes, max(min(m.width-len(name)-len(text), 100), 10), paint)+text)
+		lines = append(lines, name+bars.Draw(sizes, max(min(m.width-len(name)-len(text), 100), 10), bars.Paint(green, red, yellow, dim))+text)
 	}
 	return lines
-}
-
-func paint(k bars.Kind, s string) string {
-	switch k {
-	case bars.Services:
-		return green(s)
-	case bars.Foreign:
-		return red(s)
-	case bars.Claimed:
-		return yellow(s)
-	}
-	return dim(s)
 }
 
 func (m *Model) historyLines() []string {

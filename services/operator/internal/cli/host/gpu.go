@@ -103,18 +103,7 @@ func gpuLines(out *output.Printer, g *executorv1.Gpu, source string, width int) 
 
 // barPaint colours a bar's stretches.
 func barPaint(out *output.Printer) func(bars.Kind, string) string {
-	return func(k bars.Kind, s string) string {
-		switch k {
-		case bars.Services:
-			return out.Green(s)
-		case bars.Foreign:
-			return out.Red(s)
-		case bars.Claimed:
-			return out.Yellow(s)
-		default:
-			return out.Dim(s)
-		}
-	}
+	return bars.Paint(out.Green, out.Red, out.Yellow, out.Dim)
 }
 
 // sizeWords is a bar in numbers.
