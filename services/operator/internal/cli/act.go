@@ -33,15 +33,7 @@ func (a *App) ActOnService(ctx context.Context, s *Session, tool, serviceID stri
 // Act carries out a human's own call: shown, signed, granted, done, recorded. Arguments that the tool does not take are
 // approval.ErrArguments.
 func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[string]string, how Asking) error {
-	raw, err := canonical.Marshal(arguments)
-	if err != nil {
-		return fmt.Errorf("%w: %w", approval.ErrArguments, err)
-	}
-	call, err := approval.NewCall(tool, raw)
-	if err != nil {
-		return err
-	}
-	document, err := a.ProposeCommand(ctx, s, call)
+	call, document, err := a.ProposeCommand(ctx, s, tool, arguments)
 	if err != nil {
 		return err
 	}
@@ -56,8 +48,21 @@ func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[st
 	return a.CarryOut(ctx, s, call, granted.GetGrant(), granted.GetOperationId())
 }
 
-// ProposeCommand makes what a person signs for a call of their own.
-func (a *App) ProposeCommand(ctx context.Context, s *Session, call approval.Call) (approval.Document, error) {
+// ProposeCommand makes a person's own call, and what they sign for it.
+func (a *App) ProposeCommand(ctx context.Context, s *Session, tool string, arguments map[string]string) (approval.Call, approval.Document, error) {
+	raw, err := canonical.Marshal(arguments)
+	if err != nil {
+		return approval.Call{}, approval.Document{}, fmt.Errorf("%w: %w", approval.ErrArguments, err)
+	}
+	call, err := approval.NewCall(tool, raw)
+	if err != nil {
+		return call, approval.Document{}, err
+	}
+	document, err := a.documentOf(ctx, s, call)
+	return call, document, err
+}
+
+func (a *App) documentOf(ctx context.Context, s *Session, call approval.Call) (approval.Document, error) {
 	cannot := func(err error) (approval.Document, error) {
 		return approval.Document{}, Denied("", "it cannot be signed: %v", err)
 	}

@@ -229,13 +229,17 @@ func (s *Session) FindSession(ctx context.Context, name string) (*vaultv1.OpenSe
 	if err != nil {
 		return nil, err
 	}
-	found, err := approval.FindSession(name, list.GetSessions())
-	var ambiguous *approval.AmbiguousError
-	switch {
-	case errors.As(err, &ambiguous):
+	return FindSession(name, list.GetSessions(), Usage("See: durward sessions", "no open session is called %s", clean.Visible(name)))
+}
+
+// FindSession returns the one of these sessions that a person named; none is the error where there is none of that name.
+func FindSession(name string, sessions []*vaultv1.OpenSession, none error) (*vaultv1.OpenSession, error) {
+	found, err := approval.FindSession(name, sessions)
+	if ambiguous, ok := errors.AsType[*approval.AmbiguousError](err); ok {
 		return nil, Usage("Say one of them.", "%s fits %d sessions", clean.Visible(name), len(ambiguous.Candidates))
-	case err != nil:
-		return nil, Usage("See: durward sessions", "no open session is called %s", clean.Visible(name))
+	}
+	if err != nil {
+		return nil, none
 	}
 	return found, nil
 }

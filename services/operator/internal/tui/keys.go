@@ -13,6 +13,7 @@ import (
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/platform/clean"
 )
 
@@ -141,7 +142,7 @@ func (m *Model) decide(name string) tea.Cmd {
 	case "d":
 		m.mode, m.editor = modeDeny, newEditor("")
 	case "m":
-		if !principalPattern().MatchString(op.GetPrincipal()) {
+		if client.CheckName(op.GetPrincipal()) != nil {
 			m.note, m.bad = "That is no client's name.", true
 			return nil
 		}
@@ -178,11 +179,9 @@ func (m *Model) move(by int) {
 		m.selected = ""
 		return
 	}
-	at := 0
-	for i, op := range shown {
-		if op.GetOperationId() == m.selected {
-			at = i + by
-		}
+	at := slices.IndexFunc(shown, func(op *vaultv1.Operation) bool { return op.GetOperationId() == m.selected })
+	if at >= 0 {
+		at += by
 	}
 	m.selected = shown[max(0, min(at, len(shown)-1))].GetOperationId()
 }
@@ -363,12 +362,7 @@ func (m *Model) entered() tea.Cmd {
 }
 
 func (m *Model) revokeKey(name string) tea.Cmd {
-	at := 0
-	for i, s := range m.vault.Standing {
-		if s.GetStandingId() == m.standing {
-			at = i
-		}
-	}
+	at := max(slices.IndexFunc(m.vault.Standing, func(s *vaultv1.Standing) bool { return s.GetStandingId() == m.standing }), 0)
 	switch name {
 	case "up", "k":
 		at--

@@ -22,7 +22,6 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/pattern"
 )
 
 // Backend is what the screen needs of the operator's program. Each method may take as long as its context allows and is called
@@ -66,12 +65,13 @@ type Proposal struct {
 	Then func(context.Context) (string, error)
 }
 
-// Halted is one process's answer to a panic.
+// Halted is one process's answer to a panic; --json of a panic and a resume shows it so.
 type Halted struct {
-	Process string
-	Epoch   uint64
-	Problem string
-	Took    time.Duration
+	Process string        `json:"process"`
+	OK      bool          `json:"ok"`
+	Epoch   uint64        `json:"epoch,omitempty"`
+	Problem string        `json:"problem,omitempty"`
+	Took    time.Duration `json:"-"`
 }
 
 // What a Backend tells.
@@ -452,9 +452,6 @@ func (m *Model) say(text string) { m.note, m.bad = text, false }
 
 // fail shows why something was not done.
 func (m *Model) fail(err error) { m.note, m.bad = clean.Line(err.Error(), 500), true }
-
-// principalPattern is how clients are called.
-var principalPattern = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // Panic takes the key three times within panicWithin, or held as long: one slip of a finger stops no host.
 const (

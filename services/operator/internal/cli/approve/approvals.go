@@ -76,12 +76,8 @@ func askSessions(ctx context.Context, s *cli.Session) openSessions {
 	if err != nil {
 		return openSessions{}
 	}
-	return sessionsOf(list.GetSessions())
-}
-
-func sessionsOf(list []*vaultv1.OpenSession) openSessions {
-	seen := openSessions{map[string]*vaultv1.OpenSession{}, approval.SessionNumbers(list)}
-	for _, one := range list {
+	seen := openSessions{map[string]*vaultv1.OpenSession{}, approval.SessionNumbers(list.GetSessions())}
+	for _, one := range list.GetSessions() {
 		seen.byRef[one.GetSession()] = one
 	}
 	return seen
@@ -329,11 +325,10 @@ func waitsNot(ctx context.Context, s *cli.Session, number string) error {
 func findAmong(ctx context.Context, s *cli.Session, ops []*vaultv1.Operation, number string) (*vaultv1.Operation, string, error) {
 	ids := operationIDs(ops)
 	id, err := approval.Find(number, ids)
-	var ambiguous *approval.AmbiguousError
-	switch {
-	case errors.As(err, &ambiguous):
-		return nil, "", cli.Usage("Say one of them.", "%s", ambiguous.Error())
-	case err != nil:
+	if ambiguous, ok := errors.AsType[*approval.AmbiguousError](err); ok {
+		return nil, "", cli.Usage("Say one of them.", "%v", ambiguous)
+	}
+	if err != nil {
 		return nil, "", waitsNot(ctx, s, number)
 	}
 	at := slices.Index(ids, id)

@@ -15,6 +15,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 )
@@ -123,6 +124,8 @@ type request struct {
 	call   approval.Call
 }
 
+func (r request) name() string { return r.number }
+
 func (a *app) approve(ctx context.Context, numbers []string, session string, within *approval.Within, run bool, how cli.Asking) error {
 	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
 		chosen, err := choose(ctx, s, numbers, session)
@@ -189,15 +192,8 @@ func waitingOf(ops []*vaultv1.Operation, name string) ([]string, error) {
 			ids[ref] = append(ids[ref], op.GetOperationId())
 		}
 	}
-	found, err := approval.FindSession(name, sessions)
-	var ambiguous *approval.AmbiguousError
-	switch {
-	case errors.As(err, &ambiguous):
-		return nil, cli.Usage("Say one of them.", "%s fits %d sessions", clean.Visible(name), len(ambiguous.Candidates))
-	case err != nil:
-		return nil, cli.Usage("See: durward approvals", "nothing waits that a session %s asked for", clean.Visible(name))
-	}
-	return ids[found.GetSession()], nil
+	found, err := cli.FindSession(name, sessions, cli.Usage("See: durward approvals", "nothing waits that a session %s asked for", clean.Visible(name)))
+	return ids[found.GetSession()], err
 }
 
 // decideAll has requests decided: what is DESTRUCTIVE each for itself, everything else together. It returns those that are approved,
@@ -218,19 +214,31 @@ func (a *app) decideAll(ctx context.Context, s *cli.Session, chosen []request, w
 	if len(together) > 0 {
 		decisions = append([][]request{together}, decisions...)
 	}
-	var failed error
-	for _, decision := range decisions {
-		done, err := a.decide(ctx, s, decision, within, how)
+	err := a.each(ctx, make([]string, len(decisions)), errNotAll, func(i int) error {
+		done, err := a.decide(ctx, s, decisions[i], within, how)
 		approved = append(approved, done...)
-		if ctx.Err() != nil || err != nil && len(decisions) == 1 {
-			return approved, err
+		return err
+	})
+	return approved, err
+}
+
+// errNotAll means that of several requests some were not approved.
+var errNotAll = cli.Denied("See: durward approvals", "not all of them were approved")
+
+// each does one thing after the other. Of several, one that fails is told, behind its name, and keeps none of the others back; the error is
+// rest then. Of one alone, and once a person ended it, the error is its own.
+func (a *app) each(ctx context.Context, names []string, rest error, do func(i int) error) (failed error) {
+	for i, name := range names {
+		err := do(i)
+		if err != nil && (len(names) == 1 || ctx.Err() != nil) {
+			return err
 		}
 		if err != nil {
-			a.Out.Remark("%s", a.Out.Red(cli.PublicText(err)))
-			failed = cli.Denied("See: durward approvals", "not all of them were approved")
+			a.Out.Remark("%s", a.Out.Red(cli.When(name != "", name+": ")+cli.PublicText(err)))
+			failed = rest
 		}
 	}
-	return approved, failed
+	return failed
 }
 
 // decide shows requests, asks once, signs and hands each approval in, or a scope of the only one.
@@ -239,20 +247,14 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 	var asked []request
 	var proposals []*proposal
 	var documents []approval.Document
-	var failed error
-	for _, r := range decision {
-		p, err := a.propose(ctx, s, seen, r.op, r.number, within)
-		if err != nil && len(decision) > 1 {
-			a.Out.Remark("%s", a.Out.Red(cli.PublicText(err)))
-			failed = cli.Denied("See: durward approvals", "not all of them were approved")
-			continue
+	failed := a.each(ctx, make([]string, len(decision)), errNotAll, func(i int) error {
+		p, err := a.propose(ctx, s, seen, decision[i].op, decision[i].number, within)
+		if err == nil {
+			asked, proposals, documents = append(asked, decision[i]), append(proposals, p), append(documents, p.document)
 		}
-		if err != nil {
-			return nil, err
-		}
-		asked, proposals, documents = append(asked, r), append(proposals, p), append(documents, p.document)
-	}
-	if len(asked) == 0 {
+		return err
+	})
+	if len(asked) == 0 || ctx.Err() != nil {
 		return nil, failed
 	}
 	question := "Sign and approve?"
@@ -267,19 +269,14 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 		return nil, err
 	}
 	var approved []request
-	for i, p := range proposals {
-		op, err := p.submit(ctx, signed[i])
-		if err != nil && len(decision) > 1 && ctx.Err() == nil { // it may have been decided on, or taken back, while this was read
-			a.Out.Remark("%s", a.Out.Red(asked[i].number+": "+cli.PublicText(err)))
-			failed = cli.Denied("See: durward approvals", "not all of them were approved")
-			continue
+	err = a.each(ctx, output.Each(asked, request.name), errNotAll, func(i int) error {
+		op, err := proposals[i].submit(ctx, signed[i]) // it may have been decided on, or taken back, while this was read
+		if err == nil {
+			approved = append(approved, request{op, asked[i].number, asked[i].call})
 		}
-		if err != nil {
-			return approved, err
-		}
-		approved = append(approved, request{op, asked[i].number, asked[i].call})
-	}
-	return approved, failed
+		return err
+	})
+	return approved, cmp.Or(err, failed)
 }
 
 // afterwards says what becomes of what was approved, and carries out from here what nobody waits for, where that is wanted.
@@ -330,26 +327,15 @@ func (a *app) afterwards(ctx context.Context, s *cli.Session, approved []request
 	return a.carryOutAll(ctx, s, left)
 }
 
-func (a *app) carryOutAll(ctx context.Context, s *cli.Session, left []request) (failed error) {
-	for _, r := range left {
-		err := a.claimAndCarryOut(ctx, s, r)
-		if err != nil && (len(left) == 1 || ctx.Err() != nil) {
+func (a *app) carryOutAll(ctx context.Context, s *cli.Session, left []request) error {
+	return a.each(ctx, output.Each(left, request.name), cli.Failed("See: durward approvals", "not all of them were carried out"), func(i int) error {
+		id := left[i].op.GetOperationId()
+		claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: id})
+		if err != nil {
 			return err
 		}
-		if err != nil { // as with decisions, it keeps none of the others back
-			a.Out.Remark("%s", a.Out.Red(r.number+": "+cli.PublicText(err)))
-			failed = cli.Failed("See: durward approvals", "not all of them were carried out")
-		}
-	}
-	return failed
-}
-
-func (a *app) claimAndCarryOut(ctx context.Context, s *cli.Session, r request) error {
-	claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: r.op.GetOperationId()})
-	if err != nil {
-		return err
-	}
-	return a.CarryOut(ctx, s, r.call, claimed.GetGrant(), r.op.GetOperationId())
+		return a.CarryOut(ctx, s, left[i].call, claimed.GetGrant(), id)
+	})
 }
 
 func (a *app) denyCommand() *cobra.Command {
@@ -366,9 +352,6 @@ NUMBER is what approve takes.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeNumbers,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			if len(reason) > 500 {
-				return cli.Usage("", "--reason is at most 500 bytes")
-			}
 			return a.denyAll(ctx, s, args, reason)
 		}),
 	}
@@ -378,6 +361,9 @@ NUMBER is what approve takes.`,
 
 // denyAll refuses requests, once all were found. Of several, one that is not refused keeps none of the others back.
 func (a *app) denyAll(ctx context.Context, s *cli.Session, numbers []string, reason string) error {
+	if err := checkReason(reason); err != nil {
+		return err
+	}
 	ops, err := operations(ctx, s)
 	if err != nil {
 		return err
@@ -388,22 +374,15 @@ func (a *app) denyAll(ctx context.Context, s *cli.Session, numbers []string, rea
 	}
 	var said []string
 	var cards []operationJSON
-	var failed error
-	for _, r := range chosen {
+	failed := a.each(ctx, output.Each(chosen, request.name), cli.Failed("See: durward approvals", "not all of them were denied"), func(i int) error {
+		r := chosen[i]
 		op, err := deny(ctx, s, r.op, reason)
 		if op != nil {
 			said = append(said, r.number+" denied"+cli.When(!cli.IsPending(r.op), ": its approval is taken back")+".")
 			cards = append(cards, cardJSON(approval.Card{Number: r.number, Operation: op}))
 		}
-		switch {
-		case err == nil:
-		case len(chosen) == 1 || ctx.Err() != nil:
-			failed = err
-		default:
-			a.Out.Remark("%s", a.Out.Red(r.number+": "+cli.PublicText(err)))
-			failed = cli.Failed("See: durward approvals", "not all of them were denied")
-		}
-	}
+		return err
+	})
 	if len(cards) == 0 {
 		return failed
 	}

@@ -15,20 +15,12 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/doctor"
 	"durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/tui"
 	"durward.internal/services/platform/identity"
 )
 
 // haltPatience is how long a process has to answer a panic.
 const haltPatience = time.Second
-
-// haltResult is one process's answer, in --json too.
-type haltResult struct {
-	Process string `json:"process"`
-	OK      bool   `json:"ok"`
-	Epoch   uint64 `json:"epoch,omitempty"`
-	Problem string `json:"problem,omitempty"`
-	took    time.Duration
-}
 
 // answered is what every process answers to a halt and to a resume.
 type answered interface{ GetEpoch() uint64 }
@@ -52,8 +44,8 @@ possible; egress closes its connections and fetches nothing. "durward resume" en
 }
 
 func (a *app) panic(ctx context.Context, reason string) error {
-	if len(reason) > 500 {
-		return cli.Usage("", "--reason is at most 500 bytes")
+	if err := checkReason(reason); err != nil {
+		return err
 	}
 	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
 		return a.reportHalt(a.haltAll(ctx, s, reason), "halted", "What is named may be running still. Stop it by hand: durward down, or end its process.")
@@ -61,16 +53,16 @@ func (a *app) panic(ctx context.Context, reason string) error {
 }
 
 // haltAll halts the vault and every sink, whether or not the others answer.
-func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []haltResult {
+func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []tui.Halted {
 	ctx, cancel := context.WithTimeout(ctx, haltPatience)
 	defer cancel()
-	results := make([]haltResult, 1+len(s.Sinks))
+	results := make([]tui.Halted, 1+len(s.Sinks))
 	var wait sync.WaitGroup
 	halt := func(i int, name string, call func() (answered, error)) {
 		wait.Go(func() {
 			began := time.Now()
 			response, err := call()
-			results[i] = haltResult{Process: name, OK: err == nil, took: time.Since(began)}
+			results[i] = tui.Halted{Process: name, OK: err == nil, Took: time.Since(began)}
 			if err != nil {
 				results[i].Problem = cli.PublicText(err)
 				return
@@ -90,7 +82,7 @@ func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []halt
 	return results
 }
 
-func (a *app) reportHalt(results []haltResult, done, next string) error {
+func (a *app) reportHalt(results []tui.Halted, done, next string) error {
 	var missed []string
 	for _, r := range results {
 		if !r.OK {
@@ -104,8 +96,8 @@ func (a *app) reportHalt(results []haltResult, done, next string) error {
 				continue
 			}
 			took := ""
-			if r.took > 0 {
-				took = a.Out.Dim(fmt.Sprintf("  (%d ms)", r.took.Milliseconds()))
+			if r.Took > 0 {
+				took = a.Out.Dim(fmt.Sprintf("  (%d ms)", r.Took.Milliseconds()))
 			}
 			a.Out.Printf("%s %-8s %s, epoch %d%s\n", a.Out.Green("✓"), r.Process, done, r.Epoch, took)
 		}
@@ -161,7 +153,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		names = append(names, sink.Name)
 	}
 	if !something {
-		return a.Show(map[string]any{"processes": []haltResult{}}, func() { a.Out.Printf("Nothing is halted.\n") })
+		return a.Show(map[string]any{"processes": []tui.Halted{}}, func() { a.Out.Printf("Nothing is halted.\n") })
 	}
 	// A panic may have reached one of them alone. All are halted, every sink at one epoch, so that all begin the same new epoch: one that was
 	// left further below it would begin it although a panic comes before the signature.
@@ -196,9 +188,9 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 	if err != nil {
 		return err
 	}
-	var results []haltResult
+	var results []tui.Halted
 	resume := func(name string, send func() (answered, error)) error {
-		r := haltResult{Process: name}
+		r := tui.Halted{Process: name}
 		if err := signedchange.Unhurried(ctx, func() error {
 			response, err := send()
 			if err == nil {

@@ -16,6 +16,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
@@ -229,10 +230,18 @@ func endOf(ctx context.Context, s *cli.Session, name string) string {
 	return ""
 }
 
-// revokeStanding ends one, all of a session, or all; dangerousOnly leaves scopes alone.
-func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string, dangerousOnly bool) error {
+// checkReason refuses a reason that is longer than the vault takes.
+func checkReason(reason string) error {
 	if len(reason) > 500 {
 		return cli.Usage("", "--reason is at most 500 bytes")
+	}
+	return nil
+}
+
+// revokeStanding ends one, all of a session, or all; dangerousOnly leaves scopes alone.
+func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string, dangerousOnly bool) error {
+	if err := checkReason(reason); err != nil {
+		return err
 	}
 	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
 		request := &vaultv1.RevokeStandingRequest{Reason: reason}
@@ -308,8 +317,6 @@ func (a *app) completeStanding(cmd *cobra.Command, args []string, _ string) ([]s
 	})
 }
 
-var principalPattern = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-
 func (a *app) muteCommand() *cobra.Command {
 	var length time.Duration
 	var off bool
@@ -329,15 +336,13 @@ are not back when the mute is over.`,
 				return cli.Usage("", "--off and --for exclude each other")
 			case !off && (length < time.Second || length > 24*time.Hour):
 				return cli.Usage("", "--for is a second to 24 hours")
-			case len(reason) > 500:
-				return cli.Usage("", "--reason is at most 500 bytes")
-			case !principalPattern().MatchString(args[0]):
+			case client.CheckName(args[0]) != nil:
 				return cli.Usage("See: durward client list", "%q is not a client's name", clean.Visible(args[0]))
 			}
 			if off {
 				length = 0
 			}
-			return nil
+			return checkReason(reason)
 		},
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*vaultv1.MutePrincipalResponse, error) {
 			principal = args[0]

@@ -24,7 +24,6 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/tui"
-	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 )
 
@@ -244,15 +243,7 @@ func (d *desk) proposal(p *proposal, number, said string, err error) (*tui.Propo
 }
 
 func (d *desk) Act(ctx context.Context, tool, service string) (*tui.Proposal, error) {
-	arguments, err := canonical.Marshal(map[string]string{"service_id": service})
-	if err != nil {
-		return nil, plain(err)
-	}
-	call, err := approval.NewCall(tool, arguments)
-	if err != nil {
-		return nil, plain(err)
-	}
-	document, err := d.a.ProposeCommand(ctx, d.s, call)
+	call, document, err := d.a.ProposeCommand(ctx, d.s, tool, map[string]string{"service_id": service})
 	if err != nil {
 		return nil, plain(err)
 	}
@@ -313,9 +304,7 @@ func (d *desk) Revoke(ctx context.Context, standingID string) error {
 }
 
 func (d *desk) Halt(ctx context.Context) []tui.Halted {
-	return output.Each(d.a.haltAll(ctx, d.s, "panic on the screen"), func(r haltResult) tui.Halted {
-		return tui.Halted{Process: r.Process, Epoch: r.Epoch, Problem: r.Problem, Took: r.took}
-	})
+	return d.a.haltAll(ctx, d.s, "panic on the screen")
 }
 
 func (d *desk) NeedsPassphrase() (bool, error) {
