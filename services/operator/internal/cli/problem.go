@@ -61,8 +61,8 @@ func Denied(next, format string, args ...any) error {
 
 // Explain writes an error as one plain sentence, what to do next and the request id, and returns the exit code.
 func (a *App) Explain(err error) int {
-	var p *Problem
-	if !errors.As(err, &p) {
+	p, ours := errors.AsType[*Problem](err)
+	if !ours {
 		p = a.translate(err)
 	}
 	line := "durward: " + p.text

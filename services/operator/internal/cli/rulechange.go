@@ -131,9 +131,8 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 	}
 	defer func() { _ = release() }() // ends with this process at the latest
 	plans, err := r.Plans()
-	var ours *Problem
-	var broken *signedchange.EditError
-	if !errors.As(err, &ours) && errors.As(err, &broken) {
+	_, ours := errors.AsType[*Problem](err)
+	if broken, ok := errors.AsType[*signedchange.EditError](err); ok && !ours {
 		return nil, Failed("The file is "+clean.Visible(broken.Path)+".", "%s", clean.Line(err.Error(), 500))
 	}
 	if err != nil {
@@ -375,9 +374,9 @@ func (a *App) Record(ctx context.Context, body *auditv1.Body) {
 	defer cancel()
 	sent, left, err := a.tryRecord(ctx, body)
 	a.RequestID = ""
-	var refused *history.Refusal
+	refused, isRefused := errors.AsType[*history.Refusal](err)
 	switch {
-	case errors.As(err, &refused):
+	case isRefused:
 		a.Out.Remark("%s", a.Out.Red("the change is made, and "+PublicText(refused)))
 	case err != nil:
 		a.Out.Remark("%s", a.Out.Red("the change is made and could not be recorded: "+PublicText(err)))

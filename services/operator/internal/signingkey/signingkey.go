@@ -98,8 +98,7 @@ func (s Source) Open(ctx context.Context) (*Signer, error) {
 	if err == nil {
 		return &Signer{Signer: key, Protection: "none"}, nil
 	}
-	var missing *ssh.PassphraseMissingError
-	if !errors.As(err, &missing) {
+	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); !locked {
 		// An sk- key's file holds only a handle: the device signs, through the agent.
 		if public, publicErr := readPublic(s.File + ".pub"); publicErr == nil {
 			return s.fromAgent(ctx, public)
@@ -128,8 +127,8 @@ func (s Source) NeedsPassphrase() (bool, error) {
 		return false, fmt.Errorf("signing key: %w", err)
 	}
 	_, err = ssh.ParsePrivateKey(raw)
-	var missing *ssh.PassphraseMissingError
-	return errors.As(err, &missing), nil
+	_, locked := errors.AsType[*ssh.PassphraseMissingError](err)
+	return locked, nil
 }
 
 func (s Source) fromAgent(ctx context.Context, public ssh.PublicKey) (*Signer, error) {

@@ -252,7 +252,7 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 		wait.Go(func() { d.unenforced = unenforced(ctx, s, a.limitedServices()) })
 		wait.Wait()
 		err := s.LogExtends(ctx, s.Seen(ctx, d.vault, d.executor, d.egress, d.audit.GetWitnessed()))
-		if altered := (*history.Altered)(nil); errors.As(err, &altered) {
+		if altered, ok := errors.AsType[*history.Altered](err); ok {
 			d.altered = altered.Error()
 		} else if auditErr == nil {
 			auditErr = err // it answers, and proves nothing

@@ -48,7 +48,7 @@ func (a *app) proposeApproval(ctx context.Context, s *cli.Session, op *vaultv1.O
 		return cannot(err)
 	}
 	preview, err := s.Preview(ctx, call.Tool.Ref(), call.Arguments)
-	if f := (*fault.Error)(nil); errors.As(err, &f) && f.Code == callv1.Code_CODE_PLAN_CHANGED {
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Code == callv1.Code_CODE_PLAN_CHANGED {
 		return nil, nil, cli.Denied("Deny it, and the agent simulates and asks again: durward deny "+number,
 			"%s cannot be approved: %v", number, approval.ErrPlan)
 	}

@@ -158,7 +158,7 @@ export that is older, and for somebody who has no installation: it is proved by 
 				defer cancel()
 				seen := seenByOthers(ctx, s)
 				// No answer to this one is no reason to stop: the whole log is held to the same checkpoints below.
-				if altered := (*history.Altered)(nil); errors.As(s.LogExtends(ctx, seen), &altered) {
+				if altered, ok := errors.AsType[*history.Altered](s.LogExtends(ctx, seen)); ok {
 					return proofProblem(altered)
 				}
 				stream, err := history.Fetch(ctx, s.Audit, 0, l.Held().Size)

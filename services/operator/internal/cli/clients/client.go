@@ -155,8 +155,7 @@ func needsUser(cfg installdir.Config, id string) bool {
 func planClients(cfg installdir.Config, name string, edit func([]byte) ([]byte, error)) ([]*signedchange.Plan, error) {
 	return signedchange.PrepareOne(cfg.Clients, signedchange.FileClients, func(before []byte) ([]byte, error) {
 		after, err := edit(before)
-		var ours *cli.Problem
-		if err != nil && !errors.As(err, &ours) {
+		if _, ours := errors.AsType[*cli.Problem](err); err != nil && !ours {
 			return nil, clientProblem(err, name, cfg.Clients)
 		}
 		return after, err
