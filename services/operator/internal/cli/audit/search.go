@@ -97,32 +97,28 @@ func (a *app) fillSearch(f *filter) (q *auditv1.SearchRecordsRequest, err error)
 		return nil, err
 	}
 	if f.tier != "" {
-		value, err := enum(optionsv1.Tier_value, optionsv1.Tier_name, "TIER_", f.tier, "a tier")
-		if err != nil {
+		if q.Tier, err = enum[optionsv1.Tier](optionsv1.Tier_name, "TIER_", f.tier, "a tier"); err != nil {
 			return nil, err
 		}
-		q.Tier = optionsv1.Tier(value)
 	}
 	if f.channel != "" {
-		value, err := enum(callv1.Channel_value, callv1.Channel_name, "CHANNEL_", f.channel, "a channel")
-		if err != nil {
+		if q.Channel, err = enum[callv1.Channel](callv1.Channel_name, "CHANNEL_", f.channel, "a channel"); err != nil {
 			return nil, err
 		}
-		q.Channel = callv1.Channel(value)
 	}
 	for _, name := range f.kinds {
-		value, err := enum(auditv1.Kind_value, auditv1.Kind_name, "KIND_", name, "a kind of record")
+		kind, err := enum[auditv1.Kind](auditv1.Kind_name, "KIND_", name, "a kind of record")
 		if err != nil {
 			return nil, err
 		}
-		q.Kinds = append(q.Kinds, auditv1.Kind(value))
+		q.Kinds = append(q.Kinds, kind)
 	}
 	for _, name := range f.statuses {
-		value, err := enum(auditv1.Status_value, auditv1.Status_name, "STATUS_", name, "a status")
+		status, err := enum[auditv1.Status](auditv1.Status_name, "STATUS_", name, "a status")
 		if err != nil {
 			return nil, err
 		}
-		q.Statuses = append(q.Statuses, auditv1.Status(value))
+		q.Statuses = append(q.Statuses, status)
 	}
 	if q.Since, err = a.ParseTime("since", f.since); err != nil {
 		return nil, err
@@ -132,13 +128,15 @@ func (a *app) fillSearch(f *filter) (q *auditv1.SearchRecordsRequest, err error)
 }
 
 // enum reads the word for a value of an enumeration, as people write it.
-func enum(values map[string]int32, names map[int32]string, prefix, word, what string) (int32, error) {
-	value, ok := values[prefix+strings.ToUpper(strings.ReplaceAll(word, "-", "_"))]
-	if !ok || value == 0 {
-		words := cli.EnumWords(names, prefix)
-		return 0, cli.Usage(cli.DidYouMean(config.Suggest(strings.ReplaceAll(word, "-", "_"), words), "Use "+strings.Join(words, ", ")+"."), "%q is not %s", clean.Visible(word), what)
+func enum[E ~int32](names map[int32]string, prefix, word, what string) (E, error) {
+	typed := strings.ReplaceAll(word, "-", "_")
+	for value, name := range names {
+		if value != 0 && name == prefix+strings.ToUpper(typed) {
+			return E(value), nil
+		}
 	}
-	return value, nil
+	words := cli.EnumWords(names, prefix)
+	return 0, cli.Usage(cli.DidYouMean(config.Suggest(typed, words), "Use "+strings.Join(words, ", ")+"."), "%q is not %s", clean.Visible(word), what)
 }
 
 // writer is what audit takes for one: a role, or an identity in the log's own trust domain where a table's cell, executor/local, was typed.

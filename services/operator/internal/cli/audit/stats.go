@@ -229,14 +229,21 @@ func (s *statistics) disk() string {
 	return text
 }
 
+// counted are the calls by what they are counted by.
+type counted struct {
+	name   string
+	counts map[string]*calls
+	more   uint64
+}
+
+func (s *statistics) groups() []counted {
+	return []counted{{"Tool", s.Tools, s.MoreTools}, {"Client", s.Clients, s.MoreClient}}
+}
+
 func (a *app) showStatistics(s statistics) {
 	a.Out.Printf("%s\n", s.disk())
 	a.Out.Printf("%s counted; %s\n", clean.Count(s.Records, "record"), s.decisions())
-	for _, group := range []struct {
-		name   string
-		counts map[string]*calls
-		more   uint64
-	}{{"TOOL", s.Tools, s.MoreTools}, {"CLIENT", s.Clients, s.MoreClient}} {
+	for _, group := range s.groups() {
 		var rows [][]string
 		for _, name := range busiest(group.counts) {
 			c := group.counts[name]
@@ -253,7 +260,7 @@ func (a *app) showStatistics(s statistics) {
 			rows = append(rows, []string{fmt.Sprintf("and %d more", group.more), "", "", "", ""})
 		}
 		if len(rows) > 0 {
-			a.Out.Table([]string{group.name, "CALLS", "OK", "DENIED", "FAILED"}, rows)
+			a.Out.Table([]string{strings.ToUpper(group.name), "CALLS", "OK", "DENIED", "FAILED"}, rows)
 		}
 	}
 }
@@ -271,11 +278,7 @@ func (s *statistics) decisions() string {
 func markdown(s statistics, now time.Time) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "# Audit report\n\nWritten %s, of what was recorded since %s.\n\n- %s\n- %s\n", now.UTC().Format(time.RFC3339), s.Since.UTC().Format(time.RFC3339), s.disk(), s.decisions())
-	for _, group := range []struct {
-		name   string
-		counts map[string]*calls
-		more   uint64
-	}{{"Tool", s.Tools, s.MoreTools}, {"Client", s.Clients, s.MoreClient}} {
+	for _, group := range s.groups() {
 		fmt.Fprintf(&out, "\n| %s | calls | ok | denied | failed |\n|---|---|---|---|---|\n", group.name)
 		for _, name := range busiest(group.counts) {
 			c := group.counts[name]
