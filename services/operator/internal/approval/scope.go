@@ -149,16 +149,7 @@ func (s *Scope) Calls(candidates []string) ([]Call, error) {
 			continue
 		}
 		for _, id := range candidates {
-			arguments := map[string]any{}
-			for name, value := range s.arguments {
-				arguments[name] = value
-			}
-			arguments[t.ResourceArgument] = id
-			raw, err := canonical.Marshal(arguments)
-			if err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrArguments, err)
-			}
-			call, err := NewCall(t.Name, raw)
+			call, err := callFor(t, s.arguments, id)
 			if err != nil {
 				return nil, err
 			}
@@ -166,6 +157,22 @@ func (s *Scope) Calls(candidates []string) ([]Call, error) {
 		}
 	}
 	return calls, nil
+}
+
+// callFor is a call of a tool with other arguments' values, on the thing of an id; "": on none in particular.
+func callFor(t contract.Tool, arguments map[string]json.RawMessage, id string) (Call, error) {
+	all := map[string]any{}
+	for name, value := range arguments {
+		all[name] = value
+	}
+	if id != "" {
+		all[t.ResourceArgument] = id
+	}
+	raw, err := canonical.Marshal(all)
+	if err != nil {
+		return Call{}, fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	return NewCall(t.Name, raw)
 }
 
 // CallsOf are calls that a scope in force lets happen: one for each tool, and for each candidate where it leaves free what is named.
@@ -178,24 +185,16 @@ func CallsOf(st *statement.Statement, candidates func(kind string) []string) []C
 		if !ok {
 			continue
 		}
-		arguments := map[string]any{}
+		arguments := map[string]json.RawMessage{}
 		for _, pin := range st.Pinned {
 			arguments[strings.TrimPrefix(pin.Pointer, "/")] = pin.Value
 		}
 		ids := []string{""}
-		free := slices.Contains(st.Free, pointer(tool.ResourceArgument))
-		if free {
+		if slices.Contains(st.Free, pointer(tool.ResourceArgument)) {
 			ids = candidates(tool.Resource)
 		}
 		for _, id := range ids {
-			if free {
-				arguments[tool.ResourceArgument] = id
-			}
-			raw, err := canonical.Marshal(arguments)
-			if err != nil {
-				continue
-			}
-			if call, err := NewCall(tool.Name, raw); err == nil {
+			if call, err := callFor(tool, arguments, id); err == nil {
 				calls = append(calls, call)
 			}
 		}

@@ -8,6 +8,7 @@ package approval
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -162,12 +163,11 @@ func (s Signer) single(kind statement.Kind, call Call, preview *executorv1.Previ
 	if _, err := call.Steps(preview); err != nil {
 		return nil, err
 	}
-	arguments, subject := canonical.Digest(call.Arguments), canonical.Digest(entry)
 	tool := statement.ToolOf(call.Tool.Ref())
 	st := s.begin(kind, life, preview.GetAudience(), 0)
 	st.Tool, st.Tier, st.Uses = &tool, contract.TierName(call.Tool.Tier), 1
-	st.Arguments, st.ArgumentsDigest = call.Arguments, canonical.FormatDigest(arguments[:])
-	st.Target, st.SubjectDigest, st.Plan = preview.GetSubject().GetLabel(), canonical.FormatDigest(subject[:]), preview.GetPlan()
+	st.Arguments, st.ArgumentsDigest = call.Arguments, canonical.DigestText(call.Arguments)
+	st.Target, st.SubjectDigest, st.Plan = preview.GetSubject().GetLabel(), canonical.DigestText(entry), preview.GetPlan()
 	return st, nil
 }
 
@@ -262,10 +262,7 @@ const sessionPrefix = "s-"
 func SessionNumbers(sessions []*vaultv1.OpenSession) map[string]int {
 	sorted := slices.Clone(sessions)
 	slices.SortFunc(sorted, func(a, b *vaultv1.OpenSession) int {
-		if c := a.GetOpenedAt().AsTime().Compare(b.GetOpenedAt().AsTime()); c != 0 {
-			return c
-		}
-		return strings.Compare(a.GetSession(), b.GetSession())
+		return cmp.Or(a.GetOpenedAt().AsTime().Compare(b.GetOpenedAt().AsTime()), strings.Compare(a.GetSession(), b.GetSession()))
 	})
 	count, numbers := map[string]int{}, map[string]int{}
 	for _, s := range sorted {
@@ -282,12 +279,9 @@ func FindSession(name string, sessions []*vaultv1.OpenSession) (*vaultv1.OpenSes
 	if len(name) < opnumber.Short {
 		return nil, ErrNoSuchSession
 	}
-	var found []*vaultv1.OpenSession
-	for _, s := range sessions {
-		if strings.HasPrefix(strings.TrimPrefix(s.GetSession(), sessionPrefix), name) {
-			found = append(found, s)
-		}
-	}
+	found := slices.DeleteFunc(slices.Clone(sessions), func(s *vaultv1.OpenSession) bool {
+		return !strings.HasPrefix(strings.TrimPrefix(s.GetSession(), sessionPrefix), name)
+	})
 	switch len(found) {
 	case 0:
 		return nil, ErrNoSuchSession
