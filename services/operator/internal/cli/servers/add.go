@@ -91,16 +91,14 @@ of its own tools lowers no tier.
 	flags.BoolVar(&f.images, "images", false, "let pictures through, at which nobody looks")
 	flags.BoolVar(&f.elicitation, "elicitation", false, "let it ask questions during a call; each answer is a call of its own")
 	flags.BoolVar(&f.yesPublisher, "yes-publisher", false, "the package's publisher is whom you mean")
-	flags.BoolVar(&f.yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
+	a.RuleFlags(cmd, nil, &f.yes)
 	for _, folder := range []string{"allow-read", "allow-write"} {
 		cli.CompleteFlag(cmd, folder, cli.CompleteFolders)
 	}
 	for _, own := range []string{"id", "bin", "bearer", "read", "destructive", "tool", "domain", "env", "credential"} {
 		cli.CompleteFlag(cmd, own, cobra.NoFileCompletions)
 	}
-	cli.CompleteFlag(cmd, "sandbox", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return []string{"none"}, cobra.ShellCompDirectiveNoFileComp
-	})
+	cli.CompleteFlag(cmd, "sandbox", cli.OneOf("none"))
 	return cmd
 }
 

@@ -98,7 +98,7 @@ that you wrote or changed by hand: tiers and roles are taken from there.
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
+	a.RuleFlags(cmd, nil, &yes)
 	return cmd
 }
 
@@ -120,6 +120,6 @@ it, stay until you delete them.
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
+	a.RuleFlags(cmd, nil, &yes)
 	return cmd
 }

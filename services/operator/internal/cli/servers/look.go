@@ -54,15 +54,11 @@ func toolOf(server string, t downstream.Tool) tool {
 
 func summary(s servers.State, e downstream.Entry) shown {
 	out := shown{ID: e.ID, Runs: runs(e), Sandbox: sandbox(e), bare: e.Sandbox.None}
-	for _, p := range s.InForce {
-		if p.Entry.ID == e.ID {
-			out.InForce, out.Tools = true, len(p.Tools)
-		}
+	if at := slices.IndexFunc(s.InForce, func(p downstream.Pinned) bool { return p.Entry.ID == e.ID }); at >= 0 {
+		out.InForce, out.Tools = true, len(s.InForce[at].Tools)
 	}
-	for _, l := range s.Left {
-		if l.ID == e.ID {
-			out.Why = l.Why
-		}
+	if at := slices.IndexFunc(s.Left, func(l downstream.Left) bool { return l.ID == e.ID }); at >= 0 {
+		out.Why = s.Left[at].Why
 	}
 	return out
 }
