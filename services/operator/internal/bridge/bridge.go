@@ -265,7 +265,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 	cancel()
 	<-done
 	b.background.Wait()
-	b.close(context.WithoutCancel(ctx))
+	headers, _ := b.headers()
+	b.end(context.WithoutCancel(ctx), headers)
 	if n := b.kept.Load(); n > 0 {
 		b.cfg.Report(fmt.Sprintf("kept from the client: %s that it did not ask for", clean.Count(n, "message")))
 	}
@@ -444,13 +445,7 @@ func (b *Bridge) fail(id json.RawMessage, code int, text string) {
 	b.write(payload)
 }
 
-// close ends the session at the gateway.
-func (b *Bridge) close(ctx context.Context) {
-	headers, _ := b.headers()
-	b.end(ctx, headers)
-}
-
-// end ends the session of those headers, if they name one.
+// end ends the session of those headers at the gateway, if they name one.
 func (b *Bridge) end(ctx context.Context, headers http.Header) {
 	if headers.Get(headerSession) == "" {
 		return

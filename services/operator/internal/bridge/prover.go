@@ -156,9 +156,6 @@ type facts struct {
 	Code string `json:"code"`
 }
 
-// opened takes up the session that the answer to an opening names.
-func (p *prover) opened(session string) { p.heard(session, true) }
-
 // heard takes up the session that an answer names, and reports whether it is the one that this process opened. Only the answer to
 // an opening can name another than before: else a gateway could have anything signed in any session's name.
 func (p *prover) heard(session string, opening bool) (ours bool) {

@@ -91,7 +91,7 @@ func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, 
 	if reply.Result.Protocol != "" {
 		b.session, b.protocol = response.Header.Get(headerSession), reply.Result.Protocol
 		b.opened++
-		b.prover.opened(reply.Result.Meta.Session)
+		b.prover.heard(reply.Result.Meta.Session, true)
 	}
 	return answer, reply.Error.Data.Code == codeProofRequired, nil
 }

@@ -91,7 +91,7 @@ func (h Home) Signer(now time.Time) string {
 	if err != nil {
 		return ""
 	}
-	signers, err := trust.ReadAllowedSigners(filepath.Dir(h.Trust(trust.FileAllowedSigners)))
+	signers, err := trust.ReadAllowedSigners(h.Trust())
 	if err != nil {
 		return ""
 	}
@@ -426,18 +426,17 @@ func (m *maker) configs() error {
 	}
 	// operator.yaml last: its presence says that the home is complete.
 	for _, name := range []string{"audit", "vault", "executor", "gateway", "clients", "catalogue", "operator"} {
-		from := name
-		if name == "catalogue" && !m.opts.Development {
+		var err error
+		switch path := m.home.Config(name); {
+		case name != "catalogue":
+			err = render(path, name)
+		case m.opts.Development:
+			err = m.once(path, func() ([]byte, error) { return exampleCatalog(m.opts.BasePort) })
+		default:
 			// The example's services have no user of their own, which only a development executor accepts.
-			from = "catalogue-empty"
+			err = render(path, "catalogue-empty")
 		}
-		if from == "catalogue" {
-			if err := m.once(m.home.Config(name), func() ([]byte, error) { return exampleCatalog(m.opts.BasePort) }); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := render(m.home.Config(name), from); err != nil {
+		if err != nil {
 			return err
 		}
 	}
