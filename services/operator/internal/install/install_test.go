@@ -674,8 +674,8 @@ func TestAnOperatorWhoseUserIsGone(t *testing.T) {
 	if len(told) != 1 || !strings.HasSuffix(told[0], ": sudo durward operator revoke alice") || m.read("usr/local/lib/durward/vault") != "a new program" {
 		t.Errorf("told %q; the new program is there: %v", told, m.read("usr/local/lib/durward/vault") == "a new program")
 	}
-	if record, err := install.ReadRecord(m.root); err != nil || !slices.Equal(record.Operators, []string{"alice"}) || len(plan.Operators()) > 0 {
-		t.Errorf("recorded %q, %v; now %q", record.Operators, err, plan.Operators())
+	if record, err := install.ReadRecord(m.root); err != nil || !slices.Equal(record.Operators, []string{"alice"}) || len(plan.Operators) > 0 {
+		t.Errorf("recorded %q, %v; now %q", record.Operators, err, plan.Operators)
 	}
 }
 
@@ -1213,8 +1213,8 @@ func TestTriedFirst(t *testing.T) {
 			said[s.What] = s.Verb == install.Make && strings.HasSuffix(s.Note, "what was there lies in "+s.What+"-aside")
 		}
 	}))
-	if !said["/root/.durward"] || !said["/home/alice/.durward"] || len(plan.Aside()) != 2 {
-		t.Errorf("says %v, and %q", said, plan.Aside())
+	if !said["/root/.durward"] || !said["/home/alice/.durward"] || len(plan.Aside) != 2 {
+		t.Errorf("says %v, and %q", said, plan.Aside)
 	}
 	if effects := m.apply(install.Settings{}); len(effects) != 0 {
 		t.Errorf("the second time: %+v", effects)

@@ -261,7 +261,7 @@ func (p *Plan) join(ctx context.Context, who account, operator string) (note str
 	notYet := fmt.Sprintf("%[1]s cannot approve yet. As %[2]s: durward join. Then: sudo durward operator add %[1]s KEYFILE.pub", operator, who.Name)
 	made, err := p.opts.Join(ctx, m)
 	if made.Aside != "" {
-		p.aside = append(p.aside, made.Aside)
+		p.Aside = append(p.Aside, made.Aside)
 		defer func() { note = strings.TrimPrefix(note+"; what was there lies in "+made.Aside, "; ") }()
 	}
 	switch {

@@ -88,14 +88,16 @@ var ErrNoKey = errors.New("has no signing key yet")
 // Plan is an installation as it is, and what is missing.
 type Plan struct {
 	Steps []Step
+	// First: nothing was installed when the plan was made.
+	First bool
+	// Operators are the Unix users who approve: those of the record who are users of the host.
+	Operators []string
+	// Aside are the folders in which installations lie now that were in members' home folders before Apply.
+	Aside []string
 
 	opts Options
 	// before is the record as it was found, record as it will be.
 	before, record Record
-	// operators are those of the record who are users of the host.
-	operators []string
-	aside     []string
-	first     bool
 	// begins: what is about to be done is written down first.
 	begins bool
 	// misplaced have another owner or mode than they should.
@@ -136,7 +138,7 @@ func New(opts Options) (*Plan, error) {
 	if record.Installed() && record.Containers != opts.Containers {
 		return nil, errors.New("this host has an installation of the other kind, under systemd or in containers: two would share its keys and its history")
 	}
-	p := &Plan{opts: opts, before: record, record: record, first: !record.Installed()}
+	p := &Plan{opts: opts, before: record, record: record, First: !record.Installed()}
 	p.record.Settings, p.record.Files, p.record.Former, p.record.RestartDue = opts.Settings, maps.Clone(record.Files), nil, false
 	for _, name := range opts.Operators {
 		if name == "root" {
@@ -158,7 +160,7 @@ func New(opts Options) (*Plan, error) {
 	if opts.Containers {
 		parts, last = []func() error{p.containers, p.keys, p.configs, p.certificates}, last[:1]
 	}
-	if p.first {
+	if p.First {
 		parts = slices.Concat(parts, []func() error{p.recorded}, last)
 	} else {
 		parts = slices.Concat(parts, last, []func() error{p.recorded})
@@ -185,7 +187,7 @@ func (p *Plan) present() error {
 		case err != nil:
 			return fmt.Errorf("operator %w", err)
 		default:
-			p.operators = append(p.operators, name)
+			p.Operators = append(p.Operators, name)
 		}
 	}
 	return nil
@@ -263,16 +265,7 @@ func (p *Plan) Serving() []string { return p.opts.serving() }
 func (p *Plan) values() values { return values{Settings: p.opts.Settings} }
 
 // people are the Unix users with a side of their own: root's first, who approves nothing.
-func (p *Plan) people() []string { return append([]string{"root"}, p.operators...) }
-
-// Operators are the Unix users who approve.
-func (p *Plan) Operators() []string { return slices.Clone(p.operators) }
-
-// Aside are the folders in which installations lie now that were in members' home folders before Apply.
-func (p *Plan) Aside() []string { return slices.Clone(p.aside) }
-
-// First reports whether nothing was installed when the plan was made.
-func (p *Plan) First() bool { return p.first }
+func (p *Plan) people() []string { return append([]string{"root"}, p.Operators...) }
 
 // Containers reports whether the processes run in containers, which others start.
 func (p *Plan) Containers() bool { return p.opts.Containers }

@@ -82,7 +82,7 @@ func (p *Plan) users() error {
 	if len(missing) > 0 {
 		p.add(p.run("makes "+strings.Join(missing, ", "), p.rooted("systemd-sysusers", sysusers...)...))
 	}
-	for _, name := range p.operators {
+	for _, name := range p.Operators {
 		if err := p.membership(name); err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func (p *Plan) ownFolders() {
 		p.folder(tlsDir+"/operators/"+installdir.OperatorName(name), owner{}, 0o755)
 	}
 	p.folder(tlsDir+"/notifiers", owner{}, 0o755)
-	for _, name := range p.operators {
+	for _, name := range p.Operators {
 		p.folder(tlsDir+"/notifiers/"+installdir.OperatorName(name), owner{}, 0o755)
 	}
 }

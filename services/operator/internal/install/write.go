@@ -65,7 +65,7 @@ func (p *Plan) recorded() error {
 		p.add(Step{Verb: Same, What: recordFile})
 		return nil
 	}
-	p.begins = !p.first
+	p.begins = !p.First
 	p.add(Step{Verb: Change, What: recordFile, Note: "what was installed", do: func(context.Context) (string, error) {
 		return "", p.put(recordFile, data, owner{}, 0o644)
 	}})

@@ -101,7 +101,7 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 	if err != nil {
 		return err
 	}
-	if opts.apply && filepath.Clean(opts.root) == "/" && plan.First() && !plan.Containers() {
+	if opts.apply && filepath.Clean(opts.root) == "/" && plan.First && !plan.Containers() {
 		if err := free("the gateway", plan.Address()); err != nil {
 			return cli.Failed("Nothing was changed. End that program (durward down, where Durward is tried there), or choose another port: --port 8430", "%v", err)
 		}
@@ -251,7 +251,7 @@ func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience t
 	}
 	if !a.Machine() {
 		a.Out.Printf("%s audit, vault, executor%s and gateway are well. Agents connect at %s\n", a.Out.Green("✓"), cli.When(slices.Contains(plan.Serving(), "egress"), ", egress"), plan.MCPURL())
-		if aside := plan.Aside(); len(aside) > 0 {
+		if aside := plan.Aside; len(aside) > 0 {
 			a.Out.Printf("From now on durward means this host's installation. What was tried before is kept, with clients of its own:\n")
 			for _, dir := range aside {
 				a.Out.Printf("  durward --home %s\n", cli.ShellWord(dir))
@@ -259,7 +259,7 @@ func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience t
 		}
 		if plan.Effects() > 0 {
 			a.Out.Printf("Run agents as a user who is neither root nor an operator (%s): what runs as an operator's user\n"+
-				"looks at everything and halts as the operator does. Only the signing key approves.\n", strings.Join(plan.Operators(), ", "))
+				"looks at everything and halts as the operator does. Only the signing key approves.\n", strings.Join(plan.Operators, ", "))
 		}
 	}
 	return nil
