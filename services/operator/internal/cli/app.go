@@ -299,6 +299,16 @@ func OwnFolder() (string, error) {
 	return filepath.Dir(self), nil
 }
 
+// Environment is what these variables say, as a program that is started gets it: those that are not empty (ENV-1).
+func Environment(getenv func(string) string, names ...string) (env []string) {
+	for _, name := range names {
+		if value := getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
 // UserName is the name of the Unix user.
 func UserName() string {
 	if u, err := user.Current(); err == nil {

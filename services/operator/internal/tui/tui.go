@@ -7,7 +7,6 @@ package tui
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -232,17 +231,14 @@ const (
 const patience = 30 * time.Second
 
 // New returns a screen; ctx bounds everything that its keys start.
-func New(ctx context.Context, c Config) (*Model, error) {
-	if c.Backend == nil {
-		return nil, errors.New("tui: no backend")
-	}
+func New(ctx context.Context, c Config) *Model {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	return &Model{
 		backend: c.Backend, ctx: ctx, small: c.Small, shell: c.Shell, now: c.Now, width: 80, height: 24,
 		cards: map[string]approval.Card{}, loading: map[string]bool{},
-	}, nil
+	}
 }
 
 // Init starts the clock.

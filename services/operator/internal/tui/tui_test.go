@@ -181,10 +181,7 @@ type stage struct {
 func newStage(t *testing.T, width, height int) *stage {
 	t.Helper()
 	s := &stage{t: t, d: &desk{}, clock: testNow}
-	var err error
-	if s.m, err = New(t.Context(), Config{Backend: s.d, Now: func() time.Time { return s.clock }}); err != nil {
-		t.Fatal(err)
-	}
+	s.m = New(t.Context(), Config{Backend: s.d, Now: func() time.Time { return s.clock }})
 	s.send(tea.WindowSizeMsg{Width: width, Height: height})
 	return s
 }

@@ -108,12 +108,7 @@ func (a *app) notify(ctx context.Context, out io.Writer, args ...string) error {
 	}
 	cmd := exec.CommandContext(ctx, program, append([]string{"-config", file}, args...)...) // #nosec G204 -- our own program beside this one
 	cmd.Stdout, cmd.Stderr = out, a.Streams.Err
-	cmd.Env = childEnvironment(a.Streams.Getenv)
-	for _, name := range []string{"DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"} {
-		if value := a.Streams.Getenv(name); value != "" {
-			cmd.Env = append(cmd.Env, name+"="+value)
-		}
-	}
+	cmd.Env = append(childEnvironment(a.Streams.Getenv), cli.Environment(a.Streams.Getenv, "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")...)
 	// Ctrl-C reaches the whole group, and it ends by itself.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	err = cmd.Run()

@@ -338,13 +338,7 @@ func free(process string, addresses ...string) error {
 
 // childEnvironment is all that the processes inherit (ENV-1).
 func childEnvironment(getenv func(string) string) []string {
-	var env []string
-	for _, name := range []string{"PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR"} {
-		if value := getenv(name); value != "" {
-			env = append(env, name+"="+value)
-		}
-	}
-	return env
+	return cli.Environment(getenv, "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR")
 }
 
 // unreadable is an error of installdir's as users meet it: a file that cannot be used is wrong usage.

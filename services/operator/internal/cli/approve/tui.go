@@ -62,12 +62,11 @@ func (a *app) runScreen(ctx context.Context, s *cli.Session, small bool) error {
 	defer d.key.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	model, err := tui.New(ctx, tui.Config{Backend: d, Small: small, Shell: live.HasShell(), Now: a.Now})
-	if err != nil {
-		return err
-	}
+	model := tui.New(ctx, tui.Config{Backend: d, Small: small, Shell: live.HasShell(), Now: a.Now})
+	// What says how a terminal draws.
+	environment := cli.Environment(a.Streams.Getenv, "TERM", "COLORTERM", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM_PROGRAM", "TMUX")
 	program := tea.NewProgram(model, tea.WithInput(a.Streams.In), tea.WithOutput(a.Streams.Out),
-		tea.WithoutSignalHandler(), tea.WithEnvironment(a.screenEnvironment()))
+		tea.WithoutSignalHandler(), tea.WithEnvironment(environment))
 	// Leaving is asked for: a program that its context kills closes the terminal's reader while it is being read.
 	defer context.AfterFunc(ctx, program.Quit)()
 	var following sync.WaitGroup
@@ -79,17 +78,6 @@ func (a *app) runScreen(ctx context.Context, s *cli.Session, small bool) error {
 		return fmt.Errorf("screen: %w", err)
 	}
 	return nil
-}
-
-// screenEnvironment is what of the environment says how a terminal draws.
-func (a *app) screenEnvironment() []string {
-	var env []string
-	for _, name := range []string{"TERM", "COLORTERM", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM_PROGRAM", "TMUX"} {
-		if value := a.Streams.Getenv(name); value != "" {
-			env = append(env, name+"="+value)
-		}
-	}
-	return env
 }
 
 // desk is what the screen works with.
