@@ -71,8 +71,7 @@ func Join(settings Settings, opts JoinOptions) (key Key, err error) {
 			return key, fmt.Errorf("home folder: %w", err)
 		}
 	}
-	file := opts.SigningKey
-	file = cmp.Or(file, h.Key("operator_ed25519"))
+	file := cmp.Or(opts.SigningKey, h.Key("operator_ed25519"))
 	if !opts.Without {
 		if key.Public, err = signingKey(file, opts); err != nil {
 			return key, err

@@ -136,8 +136,7 @@ func (w *writer) folders(s *catalog.Service) error {
 	w.set("StateDirectoryMode", "0700")
 	w.set("CacheDirectory", Prefix+s.ID)
 	w.set("CacheDirectoryMode", "0700")
-	folder := s.WorkingDir
-	folder = cmp.Or(folder, "/var/lib/"+Prefix+s.ID)
+	folder := cmp.Or(s.WorkingDir, "/var/lib/"+Prefix+s.ID)
 	// This key's value is not quoted: it is all that follows, without spaces at its end.
 	if !plain(folder) || strings.HasSuffix(folder, " ") || strings.HasSuffix(folder, `\`) {
 		return errors.New("the working folder has a name that a unit cannot hold")

@@ -159,8 +159,7 @@ func (a *app) connectClient(ctx context.Context, cfg installdir.Config, o connec
 	if o.program.Manual() {
 		return a.connectByHand(ctx, cfg, o, path, after, known)
 	}
-	diff := client.Diff(path, before, after)
-	diff = cmp.Or(diff, path+" is as it should be already.\n")
+	diff := cmp.Or(client.Diff(path, before, after), path+" is as it should be already.\n")
 	a.Display().Printf("%s", clean.Block(diff, 1<<20))
 	if o.dryRun {
 		return a.showConnection(o, path, false, func() { a.Out.Printf("Nothing was changed.\n") })

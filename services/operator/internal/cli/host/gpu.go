@@ -126,8 +126,7 @@ func sizeWords(out *output.Printer, g *executorv1.Gpu, s bars.Sizes) string {
 func programLines(out *output.Printer, holders *executorv1.GpuHolders) []string {
 	var lines []string
 	for _, p := range holders.GetProcesses() {
-		who := clean.Line(p.GetServiceId(), 64)
-		who = cmp.Or(who, out.Red("foreign"))
+		who := cmp.Or(clean.Line(p.GetServiceId(), 64), out.Red("foreign"))
 		size := "size not known"
 		if p.GetMemoryMib() > 0 {
 			size = cli.Mebibytes(p.GetMemoryMib())
