@@ -20,7 +20,6 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -368,7 +367,11 @@ func element(list ast.Node, number string) ast.Node {
 
 // Texts writes texts as a YAML list on one line.
 func Texts(list []string) string {
-	return "[" + strings.Join(output.Each(list, Text), ", ") + "]"
+	texts := make([]string, len(list))
+	for i, text := range list {
+		texts[i] = Text(text)
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
 }
 
 // plain is a text that means itself in YAML, in block and in flow style, unless it is one of reserved.

@@ -254,7 +254,7 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 		}
 		return err
 	})
-	if len(asked) == 0 || ctx.Err() != nil {
+	if len(asked) == 0 {
 		return nil, failed
 	}
 	question := "Sign and approve?"
