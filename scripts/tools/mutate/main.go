@@ -296,7 +296,7 @@ func refuses(body []ast.Stmt) bool {
 		return refusal.MatchString(strings.TrimPrefix(name, "Default")) // which holds "fault", and is none
 	case *ast.SelectorExpr:
 		return strings.HasPrefix(last.Sel.Name, "Err")
-	case *ast.UnaryExpr: // &conflictError{…}
+	case *ast.UnaryExpr: // &ConflictError{…}
 		if made, ok := last.X.(*ast.CompositeLit); ok {
 			name, ok := made.Type.(*ast.Ident)
 			return ok && strings.HasSuffix(name.Name, "Error")
