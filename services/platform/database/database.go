@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
@@ -172,7 +173,7 @@ func roomFor(ctx context.Context, db *sql.DB, folder string) error {
 	}
 	left, err := reserve.Free(folder)
 	if err == nil && left < bytes {
-		err = fmt.Errorf("it has %d bytes, and the disk has %d left", bytes, left)
+		err = fmt.Errorf("a copy of %d bytes, and the disk has %d left: %w", bytes, left, syscall.ENOSPC)
 	}
 	return err
 }
