@@ -213,7 +213,7 @@ func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
 	want.TokenSHA256, want.Key, want.Previous = r.TokenSHA256, r.Key, credential.Previous{}
 	out := raw
 	if edit.Line(raw, field(at, "previous")) > 0 {
-		if out, err = edit.Unset(out, field(at, "previous")); err != nil {
+		if out, err = edit.UnsetAll(out, field(at, "previous")); err != nil {
 			return nil, err
 		}
 	}

@@ -51,26 +51,54 @@ func Set(raw []byte, path []string, value string) ([]byte, error) {
 	return out, verify(out, want)
 }
 
-// Unset returns the file without the key at a path and everything below it, and without parents that hold nothing any more.
+// Unset returns the file without the scalar at a path, and without parents that hold nothing any more.
 func Unset(raw []byte, path []string) ([]byte, error) {
-	want, err := content(raw)
+	node, want, err := find(raw, path)
 	if err != nil {
 		return nil, err
 	}
-	root, err := mapping(raw)
+	lines := split(raw)
+	line := node.Key.GetToken().Position.Line - 1
+	if !single(node.Value) || bytes.ContainsAny(bytes.TrimLeft(lines[line], " "), "{}") {
+		return nil, ErrLayout
+	}
+	return without(lines, path, line, line+1, want)
+}
+
+// UnsetAll returns the file without the key at a path and everything below it, and without parents that hold nothing any more.
+func UnsetAll(raw []byte, path []string) ([]byte, error) {
+	node, want, err := find(raw, path)
 	if err != nil {
 		return nil, err
-	}
-	node := walk(root, path)
-	if node == nil {
-		return nil, ErrUnknown
 	}
 	lines := split(raw)
 	at := node.Key.GetToken().Position
 	if len(bytes.TrimSpace(lines[at.Line-1][:at.Column-1])) > 0 {
 		return nil, ErrLayout
 	}
-	out := bytes.Join(slices.Delete(lines, at.Line-1, max(at.Line, lastLine(node.Value))), nil)
+	return without(lines, path, at.Line-1, max(at.Line, lastLine(node.Value)), want)
+}
+
+// find returns the key at a path, and what the file says.
+func find(raw []byte, path []string) (*ast.MappingValueNode, map[string]any, error) {
+	says, err := content(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	root, err := mapping(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	node := walk(root, path)
+	if node == nil {
+		return nil, nil, ErrUnknown
+	}
+	return node, says, nil
+}
+
+// without takes the lines [first, last) of a path away, and parents with nothing below them, not even a comment.
+func without(lines [][]byte, path []string, first, last int, want map[string]any) ([]byte, error) {
+	out := bytes.Join(slices.Delete(lines, first, last), nil)
 	drop(want, path)
 	for up := path[:len(path)-1]; len(up) > 0; up = up[:len(up)-1] {
 		shorter, ok := withoutEmpty(out, up)
@@ -83,7 +111,6 @@ func Unset(raw []byte, path []string) ([]byte, error) {
 	return out, verify(out, want)
 }
 
-// withoutEmpty takes a parent away that has nothing below it, not even a comment.
 func withoutEmpty(raw []byte, path []string) ([]byte, bool) {
 	root, err := mapping(raw)
 	if err != nil {
@@ -154,8 +181,15 @@ func set(raw []byte, path []string, value string) ([]byte, error) {
 func replace(lines [][]byte, node *ast.MappingValueNode, value string) ([]byte, error) {
 	at := node.Key.GetToken().Position
 	line := string(lines[at.Line-1])
-	if _, null := node.Value.(*ast.NullNode); !null && (!single(node.Value) || node.Value.GetToken().Position.Line != at.Line) {
-		return nil, ErrLayout
+	switch v := node.Value.(type) {
+	case *ast.NullNode:
+		if !single(v) {
+			return nil, ErrLayout
+		}
+	default:
+		if !single(v) || v.GetToken().Position.Line != at.Line {
+			return nil, ErrLayout
+		}
 	}
 	colon := strings.Index(line[at.Column-1:], ":")
 	if colon < 0 {

@@ -128,7 +128,7 @@ func (a *app) limitTool(ctx context.Context, tool contract.Tool, sets []oneLimit
 			case w.remove && edit.Line(before, keyOf(tool)) == 0:
 				return before, nil
 			case w.remove:
-				return edit.Unset(before, keyOf(tool))
+				return edit.UnsetAll(before, keyOf(tool))
 			}
 			after = before
 			for _, s := range sets {
