@@ -317,16 +317,17 @@ func (a *Authority) checkGrant(ctx context.Context, c *call, g *callv1.Grant) er
 	if err := a.adoptEpoch(ctx, c, g.GetEpoch()); err != nil {
 		return err
 	}
-	arguments, err := c.canonical()
-	digest := contract.Digest(arguments)
 	switch {
 	case a.cfg.Now().Add(statement.Skew).Before(g.GetNotBefore().AsTime()):
 		return deny("the grant is not valid yet")
 	case !toolIs(g.GetTool(), c.tool.Ref()):
 		return deny("the grant is for another tool or another definition of it")
-	case err != nil:
+	}
+	arguments, err := c.canonical()
+	if err != nil {
 		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
-	case !argumentsMatch(g.GetArgumentsDigest(), digest[:]):
+	}
+	if digest := contract.Digest(arguments); !argumentsMatch(g.GetArgumentsDigest(), digest[:]) {
 		return deny("the grant is for other arguments")
 	}
 	return nil
