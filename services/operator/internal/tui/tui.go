@@ -64,13 +64,12 @@ type Proposal struct {
 	Then func(context.Context) (string, error)
 }
 
-// Halted is one process's answer to a panic; --json of a panic and a resume shows it so.
+// Halted is one process's answer to a panic.
 type Halted struct {
-	Process string        `json:"process"`
-	OK      bool          `json:"ok"`
-	Epoch   uint64        `json:"epoch,omitempty"`
-	Problem string        `json:"problem,omitempty"`
-	Took    time.Duration `json:"-"`
+	Process string
+	Epoch   uint64
+	Problem string
+	Took    time.Duration
 }
 
 // What a Backend tells.

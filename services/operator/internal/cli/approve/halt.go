@@ -15,12 +15,20 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/doctor"
 	"durward.internal/services/operator/internal/signedchange"
-	"durward.internal/services/operator/internal/tui"
 	"durward.internal/services/platform/identity"
 )
 
 // haltPatience is how long a process has to answer a panic.
 const haltPatience = time.Second
+
+// haltResult is one process's answer, in --json too.
+type haltResult struct {
+	Process string `json:"process"`
+	OK      bool   `json:"ok"`
+	Epoch   uint64 `json:"epoch,omitempty"`
+	Problem string `json:"problem,omitempty"`
+	took    time.Duration
+}
 
 // answered is what every process answers to a halt and to a resume.
 type answered interface{ GetEpoch() uint64 }
@@ -53,16 +61,16 @@ func (a *app) panic(ctx context.Context, reason string) error {
 }
 
 // haltAll halts the vault and every sink, whether or not the others answer.
-func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []tui.Halted {
+func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []haltResult {
 	ctx, cancel := context.WithTimeout(ctx, haltPatience)
 	defer cancel()
-	results := make([]tui.Halted, 1+len(s.Sinks))
+	results := make([]haltResult, 1+len(s.Sinks))
 	var wait sync.WaitGroup
 	halt := func(i int, name string, call func() (answered, error)) {
 		wait.Go(func() {
 			began := time.Now()
 			response, err := call()
-			results[i] = tui.Halted{Process: name, OK: err == nil, Took: time.Since(began)}
+			results[i] = haltResult{Process: name, OK: err == nil, took: time.Since(began)}
 			if err != nil {
 				results[i].Problem = cli.PublicText(err)
 				return
@@ -82,7 +90,7 @@ func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []tui.
 	return results
 }
 
-func (a *app) reportHalt(results []tui.Halted, done, next string) error {
+func (a *app) reportHalt(results []haltResult, done, next string) error {
 	var missed []string
 	for _, r := range results {
 		if !r.OK {
@@ -96,8 +104,8 @@ func (a *app) reportHalt(results []tui.Halted, done, next string) error {
 				continue
 			}
 			took := ""
-			if r.Took > 0 {
-				took = a.Out.Dim(fmt.Sprintf("  (%d ms)", r.Took.Milliseconds()))
+			if r.took > 0 {
+				took = a.Out.Dim(fmt.Sprintf("  (%d ms)", r.took.Milliseconds()))
 			}
 			a.Out.Printf("%s %-8s %s, epoch %d%s\n", a.Out.Green("✓"), r.Process, done, r.Epoch, took)
 		}
@@ -153,7 +161,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		names = append(names, sink.Name)
 	}
 	if !something {
-		return a.Show(map[string]any{"processes": []tui.Halted{}}, func() { a.Out.Printf("Nothing is halted.\n") })
+		return a.Show(map[string]any{"processes": []haltResult{}}, func() { a.Out.Printf("Nothing is halted.\n") })
 	}
 	// A panic may have reached one of them alone. All are halted, every sink at one epoch, so that all begin the same new epoch: one that was
 	// left further below it would begin it although a panic comes before the signature.
@@ -188,9 +196,9 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 	if err != nil {
 		return err
 	}
-	var results []tui.Halted
+	var results []haltResult
 	resume := func(name string, send func() (answered, error)) error {
-		r := tui.Halted{Process: name}
+		r := haltResult{Process: name}
 		if err := signedchange.Unhurried(ctx, func() error {
 			response, err := send()
 			if err == nil {

@@ -292,7 +292,9 @@ func (d *desk) Revoke(ctx context.Context, standingID string) error {
 }
 
 func (d *desk) Halt(ctx context.Context) []tui.Halted {
-	return d.a.haltAll(ctx, d.s, "panic on the screen")
+	return output.Each(d.a.haltAll(ctx, d.s, "panic on the screen"), func(r haltResult) tui.Halted {
+		return tui.Halted{Process: r.Process, Epoch: r.Epoch, Problem: r.Problem, Took: r.took}
+	})
 }
 
 func (d *desk) NeedsPassphrase() (bool, error) {
