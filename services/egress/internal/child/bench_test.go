@@ -17,7 +17,7 @@ func BenchmarkCall(b *testing.B) {
 		defer m.Close()
 		m.Set([]downstream.Pinned{pinned("good")})
 		for b.Loop() {
-			if _, err := m.Call(b.Context(), "agent", "good", "echo", arguments, sure, nil); err != nil {
+			if _, err := m.Call(b.Context(), "agent", "good", "echo", arguments, sure); err != nil {
 				b.Fatal(err)
 			}
 		}

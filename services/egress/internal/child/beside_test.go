@@ -101,7 +101,7 @@ func TestBesideRefused(t *testing.T) {
 		{"good", "prompts.sum", emma, `it no longer has the tool "prompts.sum"`},
 	} {
 		m := manager(t, shelf(t, c.mode))
-		got, err := m.Call(t.Context(), "agent", c.mode, c.tool, []byte(c.arguments), sure, nil)
+		got, err := m.Call(t.Context(), "agent", c.mode, c.tool, []byte(c.arguments), sure)
 		var told *Error
 		if !errors.As(err, &told) || told.Text != c.want {
 			t.Errorf("%s %s: %+v, %v, want %s", c.mode, c.tool, got, err, c.want)
@@ -135,14 +135,14 @@ func TestBeside(t *testing.T) {
 		p := shelf(t, c.mode)
 		p.Entry.Images = c.images
 		m := manager(t, p)
-		got, err := m.Call(t.Context(), "agent", c.mode, c.tool, []byte(c.arguments), sure, nil)
+		got, err := m.Call(t.Context(), "agent", c.mode, c.tool, []byte(c.arguments), sure)
 		if diff := cmp.Diff(Result{Content: c.want}, got); err != nil || diff != "" {
 			t.Errorf("%s %s: %v %s", c.mode, c.tool, err, diff)
 		}
 		m.Close()
 	}
 	m := manager(t, shelf(t, "beside-many"))
-	got, err := m.Call(t.Context(), "agent", "beside-many", "resources.read", []byte(`{}`), sure, nil)
+	got, err := m.Call(t.Context(), "agent", "beside-many", "resources.read", []byte(`{}`), sure)
 	if err != nil || !strings.HasPrefix(got.Content[0].Text, "shelf:///0  red gnp.exe:\nshelf:///1  ") || strings.Count(got.Content[0].Text, "\n") != maxShown {
 		t.Errorf("of many: %v, %.200s", err, got.Content)
 	}
@@ -185,7 +185,7 @@ func TestOneOddPromptIsLeftOut(t *testing.T) {
 	}, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := manager(t, shelf(t, "beside-odd")).Call(t.Context(), "agent", "beside-odd", "prompts.sum", []byte(emma), sure, nil); err != nil {
+	if _, err := manager(t, shelf(t, "beside-odd")).Call(t.Context(), "agent", "beside-odd", "prompts.sum", []byte(emma), sure); err != nil {
 		t.Error(err)
 	}
 }

@@ -63,12 +63,6 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return fmt.Sprintf("server %s: %s", e.Server, e.Text) }
 
-// Progress is how far a call is, as its server says.
-type Progress struct {
-	Done, Total float64
-	Message     string
-}
-
 // Result is what a tool answered: cleaned, bounded and of known kinds.
 type Result struct {
 	Content []Content

@@ -32,7 +32,7 @@ func TestConfirmedLast(t *testing.T) {
 				t.Error("it is confirmed before its server starts")
 			}
 			return ended
-		}, nil)
+		})
 		called <- err
 	}()
 	select {
@@ -65,7 +65,7 @@ func TestQuestionsConfirmedLast(t *testing.T) {
 				t.Error("it is confirmed while the server is at another call")
 			}
 			return ended
-		}, nil)
+		})
 		called <- err
 	}()
 	for status(m, "inquires", "agent").Calls < 2 && len(called) == 0 {
@@ -82,7 +82,7 @@ func TestQuestionsConfirmedLast(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	answer := fmt.Appendf(nil, `{"action":"decline","question":%q}`, got.Question)
-	if _, err := m.Call(t.Context(), "agent", "inquires", downstream.AnswerQuestion, answer, func() error { return ended }, nil); err != ended { //nolint:errorlint // as it is
+	if _, err := m.Call(t.Context(), "agent", "inquires", downstream.AnswerQuestion, answer, func() error { return ended }); err != ended { //nolint:errorlint // as it is
 		t.Errorf("an answer that is not confirmed: %v", err)
 	}
 	if done, err := reply(m, "agent", "inquires", got.Question, `"action":"decline",`); err != nil || done.Content[0].Text != `{"action":"decline"}` {

@@ -59,11 +59,11 @@ func conform(url string) error {
 		}
 	}
 	for _, one := range given.Calls {
-		result, err := m.Call(ctx, "suite", "suite", one.Name, one.Arguments, sure, nil)
+		result, err := m.Call(ctx, "suite", "suite", one.Name, one.Arguments, sure)
 		for err == nil && result.Question != "" {
 			fmt.Fprintln(os.Stderr, "it asks", result)
 			answer := fmt.Appendf(nil, `{"question":%q,"action":"accept","content":{}}`, result.Question)
-			result, err = m.Call(ctx, "suite", "suite", downstream.AnswerQuestion, answer, sure, nil)
+			result, err = m.Call(ctx, "suite", "suite", downstream.AnswerQuestion, answer, sure)
 		}
 		fmt.Fprintln(os.Stderr, one.Name, result, err)
 	}

@@ -26,7 +26,7 @@ const (
 	maxFrame = 4 << 20
 	// maxUnasked is how many frames that answer nothing a server may send within a second.
 	maxUnasked = 1000
-	// maxMessage is the most characters of a progress message and of a line in the log.
+	// maxMessage is the most characters of a line in the log.
 	maxMessage = 500
 	// maxError is the longest message of an error, in bytes. It is passed on whole or not at all: of a part of a secret nobody knows what it is.
 	maxError = 64 << 10
@@ -36,8 +36,7 @@ const (
 // waits, with the known fields of its method. Of what a server asks, ping and roots/list pass, and where its entry says so a form; all else
 // becomes a method that nobody knows. Notifications are handed over here, and do not pass.
 type frames struct {
-	// progressed, toolsChanged and logged hand over notifications. They do not block.
-	progressed   func(token string, p Progress)
+	// toolsChanged and logged hand over notifications. They do not block.
 	toolsChanged func()
 	logged       func(line string)
 	// elicits: the server may ask during a call.
@@ -321,17 +320,6 @@ func (f *frames) notified(in frame) error {
 		return err
 	}
 	switch in.Method {
-	case "notifications/progress":
-		var p struct {
-			Token   string  `json:"progressToken"`
-			Done    float64 `json:"progress"`
-			Total   float64 `json:"total"`
-			Message string  `json:"message"`
-		}
-		if !progressShape.decode(in.Params, &p) {
-			return f.drop()
-		}
-		f.progressed(p.Token, Progress{Done: p.Done, Total: p.Total, Message: clean.Line(p.Message, maxMessage)})
 	case "notifications/tools/list_changed", "notifications/prompts/list_changed":
 		f.toolsChanged()
 	case "notifications/message":

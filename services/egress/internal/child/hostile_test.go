@@ -44,9 +44,6 @@ type asked struct {
 		Capabilities json.RawMessage `json:"capabilities"`
 		Arguments    json.RawMessage `json:"arguments"`
 		Cursor       string          `json:"cursor"`
-		Meta         struct {
-			Token json.RawMessage `json:"progressToken"`
-		} `json:"_meta"`
 	} `json:"params"`
 	Result json.RawMessage `json:"result"`
 	Error  json.RawMessage `json:"error"`
@@ -333,8 +330,7 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 		h.answer(id, `{"content":[{"type":"text","text":`+string(raw)+`}]}`)
 	case "progress":
 		for n := range 3 {
-			h.send(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"total":3,"message":"%s"}}`,
-				message.Params.Meta.Token, n+1, escapes)
+			h.send(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"1","progress":%d,"total":3,"message":"%s"}}`, n+1, escapes)
 		}
 		h.send(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"another","progress":9}}`)
 		h.send(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"logged"}}`)

@@ -29,7 +29,7 @@ func status(m *Manager, server, principal string) Status {
 }
 
 func as(m *Manager, principal, server string) error {
-	_, err := m.Call(context.Background(), principal, server, "echo", []byte(`{}`), sure, nil)
+	_, err := m.Call(context.Background(), principal, server, "echo", []byte(`{}`), sure)
 	return err
 }
 
@@ -61,7 +61,7 @@ func TestInstances(t *testing.T) {
 	if err := as(m, "ada", "other"); err == nil || err.Error() != "server other: it is not in force" {
 		t.Error(err)
 	}
-	if _, err := m.Call(t.Context(), "ada", "own", "rm", nil, sure, nil); err == nil || err.Error() != `server own: nobody accepted a tool "rm"` {
+	if _, err := m.Call(t.Context(), "ada", "own", "rm", nil, sure); err == nil || err.Error() != `server own: nobody accepted a tool "rm"` {
 		t.Error(err)
 	}
 }
@@ -288,7 +288,7 @@ func TestSessions(t *testing.T) {
 	calling, hangUp := context.WithCancel(t.Context())
 	defer hangUp()
 	go func() {
-		_, err := m.Call(calling, "ada/s-2", "endless", "echo", []byte(`{}`), sure, nil)
+		_, err := m.Call(calling, "ada/s-2", "endless", "echo", []byte(`{}`), sure)
 		late <- err
 	}()
 	for status(m, "endless", "ada/s-2").Calls == 0 || status(m, "endless", "ada/s-2").State != Running {
@@ -431,7 +431,7 @@ func TestEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := m.Call(ctx, "agent", "endless", "echo", []byte(`{}`), sure, nil); !errors.Is(err, context.Canceled) {
+	if _, err := m.Call(ctx, "agent", "endless", "echo", []byte(`{}`), sure); !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller's end: %v", err)
 	}
 	m.Close()

@@ -114,12 +114,9 @@ func (m *Manager) Set(servers []downstream.Pinned) {
 }
 
 // Call calls a tool as it was pinned, with arguments in RFC 8785 form. confirm runs once nothing is left to wait for; where it fails,
-// nothing is sent, and Call returns its error as it is. progress, if it is not nil, hears how far the call is until Call returns; it
-// must not block. Other errors are of type *Error, or ctx's. A server that may ask gets one call at a time, tells no progress, and may answer
-// with a question, which a call of AnswerQuestion answers.
-func (m *Manager) Call(
-	ctx context.Context, principal, server, tool string, arguments []byte, confirm func() error, progress func(Progress),
-) (Result, error) {
+// nothing is sent, and Call returns its error as it is. Other errors are of type *Error, or ctx's. A server that may ask gets one call at a
+// time, and may answer with a question, which a call of AnswerQuestion answers.
+func (m *Manager) Call(ctx context.Context, principal, server, tool string, arguments []byte, confirm func() error) (Result, error) {
 	r, err := m.allowed(ctx, principal, server, tool)
 	if err != nil {
 		return Result{}, wrap(ctx, server, err, false)
@@ -132,7 +129,7 @@ func (m *Manager) Call(
 			return Result{}, wrap(ctx, server, refused, false)
 		}
 		defer over()
-		result, err = r.call(f, tool, arguments, progress)
+		result, err = r.call(f, tool, arguments)
 	} else {
 		var f *flight
 		if entry.Answers(tool) {

@@ -101,7 +101,7 @@ func (r *run) launch(ctx context.Context, tool string, arguments []byte, confirm
 	r.mu.Unlock()
 	go func() {
 		defer r.manager.leave(r)
-		f.result, f.err = r.call(f, tool, arguments, nil)
+		f.result, f.err = r.call(f, tool, arguments)
 		if f.ctx.Err() != nil { // the server heard of that as a cancelled question, and may have answered
 			f.result, f.err = Result{}, context.Cause(f.ctx)
 		}

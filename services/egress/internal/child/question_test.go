@@ -51,7 +51,7 @@ func inquirer(t *testing.T, id string) downstream.Pinned {
 
 func reply(m *Manager, principal, server, question, rest string) (Result, error) {
 	arguments := fmt.Sprintf(`{%s"question":%q}`, rest, question)
-	return m.Call(context.Background(), principal, server, downstream.AnswerQuestion, []byte(arguments), sure, nil)
+	return m.Call(context.Background(), principal, server, downstream.AnswerQuestion, []byte(arguments), sure)
 }
 
 const aForm = `{"message":"Which \u001b[31mcolour\u202e?","mode":"form","_meta":{"a":1},"requestedSchema":{"type":"object","required":["colour"],"$defs":{},` +

@@ -22,10 +22,7 @@ import (
 func served() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, nil)
 	server.AddTool(&mcp.Tool{Name: "echo", Description: "says it again", InputSchema: map[string]any{"type": "object"}},
-		func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			if token := request.Params.GetProgressToken(); token != nil {
-				_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1, Message: "half"}) // the caller looks
-			}
+		func(_ context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(request.Params.Arguments)}}}, nil
 		})
 	return server
@@ -100,7 +97,7 @@ func TestFreezeRemote(t *testing.T) {
 	}))
 	t.Cleanup(front.Close)
 	m := remoteManager(t, front.URL)
-	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure, nil); err != nil {
+	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure); err != nil {
 		t.Fatal(err)
 	}
 	<-begun
@@ -113,7 +110,7 @@ func TestFreezeRemote(t *testing.T) {
 		t.Errorf("frozen: %v", s)
 	}
 	must(t, m.Thaw())
-	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure, nil); err != nil {
+	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure); err != nil {
 		t.Errorf("thawed: %v", err)
 	}
 }
@@ -159,7 +156,7 @@ func TestRemoteStreamBreaks(t *testing.T) {
 	if _, err := call(m, "far"); err != nil {
 		t.Errorf("the next call: %v", err)
 	}
-	_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"slow":true}`), sure, nil)
+	_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"slow":true}`), sure)
 	if err == nil || err.Error() != "server far: the connection to it broke" {
 		t.Errorf("a call that was under way: %v", err)
 	}
@@ -192,19 +189,13 @@ func TestRemote(t *testing.T) {
 				}))
 				t.Cleanup(front.Close)
 				m := remoteManager(t, front.URL)
-				told := make(chan Progress, 1)
-				result, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"a":"<"}`), sure, func(p Progress) { told <- p })
+				result, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"a":"<"}`), sure)
 				must(t, err)
 				if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: `{"a":"<"}`}}}, result); diff != "" {
 					t.Error(diff)
 				}
 				if want := map[bool]string{true: "2025-11-25", false: "2026-07-28"}[legacy]; version.Load() != want {
 					t.Errorf("the revision was %v, want %s", version.Load(), want)
-				}
-				if !plain {
-					if p := <-told; p.Message != "half" {
-						t.Errorf("progress: %v", p)
-					}
 				}
 				server.AddTool(&mcp.Tool{Name: "echo", Description: "says it again, and more", InputSchema: map[string]any{"type": "object"}},
 					func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -214,7 +205,7 @@ func TestRemote(t *testing.T) {
 					return // nothing tells of it
 				}
 				for range 5000 {
-					if _, err = m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure, nil); err != nil {
+					if _, err = m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure); err != nil {
 						break
 					}
 					time.Sleep(time.Millisecond) // the notification is on its way, and nothing else tells of it
@@ -320,7 +311,7 @@ func TestRemoteHostile(t *testing.T) {
 				server.Entry.Timeouts.Call = 500 * time.Millisecond
 				m.Set([]downstream.Pinned{server})
 			}
-			_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure, nil)
+			_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure)
 			var told *Error
 			if !errors.As(err, &told) || told.Text != c.want || told.Server != "far" {
 				t.Errorf("the call ended with %v, want %s", err, c.want)

@@ -191,7 +191,7 @@ func FuzzFrames(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		frames := &frames{elicits: true, progressed: func(string, Progress) {}, toolsChanged: func() {}, logged: func(line string) {
+		frames := &frames{elicits: true, toolsChanged: func() {}, logged: func(line string) {
 			if strings.ContainsAny(line, "\x1b\n") {
 				t.Errorf("the log has %q", line)
 			}
@@ -241,7 +241,7 @@ func TestErrorsAreWhole(t *testing.T) {
 	m := manager(t, pinned("refuses"))
 	for padding := 400; padding <= maxError+100; padding += 1 + padding/500*1000 {
 		arguments := `{"a":"` + strings.Repeat("x", padding) + `secret"}`
-		_, err := m.Call(t.Context(), "agent", "refuses", "echo", []byte(arguments), sure, nil)
+		_, err := m.Call(t.Context(), "agent", "refuses", "echo", []byte(arguments), sure)
 		want := "it answered with the error -32000: " + arguments
 		if len(arguments) > maxError {
 			want = "it answered with the error -32000: a message of more than 64 KiB, which is not passed on"

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -55,9 +54,7 @@ type run struct {
 	// turn is held for the one call of a server that may ask.
 	turn chan struct{}
 
-	mu       sync.Mutex
-	progress map[string]func(Progress)
-	tokens   int
+	mu sync.Mutex
 	// asking is that call, and waiting are its questions that wait for an answer.
 	asking  *flight
 	waiting map[string]*question
@@ -84,11 +81,11 @@ func (m *Manager) start(i *instance, server *downstream.Pinned) {
 		timeouts: downstream.Timeouts{
 			Ready: cmp.Or(written.Ready, 30*time.Second), Call: cmp.Or(written.Call, 30*time.Second), Idle: cmp.Or(written.Idle, 10*time.Minute),
 		},
-		comparing: make(chan struct{}), progress: map[string]func(Progress){}, turn: make(chan struct{}, 1), waiting: map[string]*question{},
+		comparing: make(chan struct{}), turn: make(chan struct{}, 1), waiting: map[string]*question{},
 	}
 	r.ctx, r.end = context.WithCancelCause(context.Background())
 	r.flights, r.endFlights = context.WithCancelCause(r.ctx)
-	r.frames = &frames{elicits: server.Entry.Elicitation, progressed: r.progressed, toolsChanged: r.toolsChanged, logged: func(line string) { i.log.Add(line + "\n") }}
+	r.frames = &frames{elicits: server.Entry.Elicitation, toolsChanged: r.toolsChanged, logged: func(line string) { i.log.Add(line + "\n") }}
 	r.idle = time.AfterFunc(r.timeouts.Ready+r.timeouts.Idle, func() { m.unused(r) })
 	before, gone := i.gone, make(chan struct{})
 	i.run, i.gone = r, gone
@@ -343,8 +340,8 @@ func (r *run) freeze(on bool) error {
 }
 
 // call makes one call, and rebuilds its result.
-func (r *run) call(f *flight, tool string, arguments []byte, progress func(Progress)) (Result, error) {
-	result, err := r.answer(f.ctx, tool, arguments, progress)
+func (r *run) call(f *flight, tool string, arguments []byte) (Result, error) {
+	result, err := r.answer(f.ctx, tool, arguments)
 	if err != nil {
 		if f.ctx.Err() != nil {
 			return Result{}, context.Cause(f.ctx)
@@ -355,19 +352,14 @@ func (r *run) call(f *flight, tool string, arguments []byte, progress func(Progr
 }
 
 // answer makes the request that a pinned tool stands for. What a resource or a prompt holds is answered as a tool's content.
-func (r *run) answer(ctx context.Context, tool string, arguments []byte, progress func(Progress)) (*mcp.CallToolResult, error) {
+func (r *run) answer(ctx context.Context, tool string, arguments []byte) (*mcp.CallToolResult, error) {
 	if own, isPrompt := strings.CutPrefix(tool, downstream.PromptPrefix); isPrompt {
 		return r.prompt(ctx, own, arguments)
 	}
 	if tool == downstream.ReadResource {
 		return r.resource(ctx, arguments)
 	}
-	params := &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(arguments)}
-	if progress != nil {
-		params.SetProgressToken(r.follow(progress))
-		defer r.unfollow(params.GetProgressToken())
-	}
-	return r.session.CallTool(ctx, params)
+	return r.session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(arguments)})
 }
 
 // reason says why a request failed: why the run ended, what the server answered, or what was wrong with it.
@@ -387,28 +379,4 @@ func (r *run) reason(err error) error {
 		return fmt.Errorf("it answered with the error %d: %s", answered.Code, clean.Line(answered.Message, clean.Whole))
 	}
 	return errors.New("its answer is not one that MCP knows") // the SDK's own words are about Go types
-}
-
-// follow returns the token that a call's progress is told by.
-func (r *run) follow(progress func(Progress)) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tokens++
-	token := strconv.Itoa(r.tokens)
-	r.progress[token] = progress
-	return token
-}
-
-func (r *run) unfollow(token any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.progress, token.(string))
-}
-
-func (r *run) progressed(token string, p Progress) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if progress := r.progress[token]; progress != nil {
-		progress(p)
-	}
 }

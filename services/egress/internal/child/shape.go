@@ -85,7 +85,6 @@ var (
 	pieces         = fields("text", "mimeType", "uri", "name", "title").with("type", kinds).with("data", encoded).with("resource", resource)
 	kinds          = fields("text", "image", "audio", "resource_link", "resource").or("resource") // one that holds nothing: a note stands for it
 	implementation = fields("name", "version")
-	progressShape  = fields("progressToken", "progress", "total", "message")
 	messageShape   = fields("level", "logger", "data")
 	noFields       = fields()
 )

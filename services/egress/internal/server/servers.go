@@ -30,7 +30,7 @@ import (
 
 // Running speaks with other people's MCP servers; child.Manager does.
 type Running interface {
-	Call(ctx context.Context, principal, server, tool string, arguments []byte, confirm func() error, progress func(child.Progress)) (child.Result, error)
+	Call(ctx context.Context, principal, server, tool string, arguments []byte, confirm func() error) (child.Result, error)
 	Status() []child.Status
 	Logs(server string) []child.Log
 	Restart(server string) error
@@ -86,7 +86,7 @@ func (s *Servers) CallServerTool(ctx context.Context, r *egressv1.CallServerTool
 	if server.Entry.PerSession {
 		owner += "/" + party.Session
 	}
-	result, err := s.running.Call(ctx, owner, server.Entry.ID, tool.Foreign.Name, []byte(r.GetArgumentsJcs()), confirm, nil)
+	result, err := s.running.Call(ctx, owner, server.Entry.ID, tool.Foreign.Name, []byte(r.GetArgumentsJcs()), confirm)
 	if err != nil {
 		return nil, serverFault(tool, err)
 	}

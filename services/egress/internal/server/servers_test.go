@@ -25,7 +25,7 @@ type runs struct {
 	called []string
 }
 
-func (r *runs) Call(_ context.Context, _, server, tool string, arguments []byte, confirm func() error, _ func(child.Progress)) (child.Result, error) {
+func (r *runs) Call(_ context.Context, _, server, tool string, arguments []byte, confirm func() error) (child.Result, error) {
 	if err := confirm(); err != nil {
 		return child.Result{}, err
 	}
