@@ -16,13 +16,13 @@ import (
 func TestACredentialThatAServicePrints(t *testing.T) {
 	t.Parallel()
 	h := harness.New(t, harness.Options{Catalog: func(h *harness.Host) string {
-		program := filepath.Join(h.Dir, "chatty.sh")
+		program, demo := filepath.Join(h.Dir, "chatty.sh"), filepath.Join(h.Dir, "durward-demo") // where the end of the test looks for what runs
 		h.WriteFile("chatty.sh", "#!/bin/sh\necho \"trying $SECOND, which is it\"\nexec \"$1\" -port \"$2\"\n")
-		if err := os.Chmod(program, 0o755); err != nil {
+		if err := errors.Join(os.Chmod(program, 0o755), os.Symlink(filepath.Join(h.Bin, "durward-demo"), demo)); err != nil {
 			panic(err)
 		}
 		return fmt.Sprintf("version: 1\nservices:\n  - {id: chatty, name: chatty, driver: process, argv: [%q, %q, \"%d\"], credentials: [second], port: %d, health: {path: /health}}\n",
-			program, filepath.Join(h.Bin, "durward-demo"), h.Port(0), h.Port(0))
+			program, demo, h.Port(0), h.Port(0))
 	}})
 	h.WriteFile("config/vault.yaml", h.ReadFile("config/vault.yaml")+"\ncredentials: {key: passphrase}\n")
 	h.StartAll()
