@@ -28,7 +28,7 @@ func (m *Monitor) compose(known *catalog.Catalog, raw reading) Host {
 	owners := map[int]string{}
 	for i := range h.GPUs {
 		d := &h.GPUs[i]
-		d.LastXID = m.xids[d.UUID]
+		d.LastXID, d.HardwareXID = m.xids[d.UUID], m.hardware[d.UUID]
 		for _, c := range claims {
 			if mib, declared, ok := c.share(d.Index); ok {
 				d.Claims = append(d.Claims, Share{Service: c.Service, MiB: mib, Declared: declared})

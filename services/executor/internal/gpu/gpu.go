@@ -26,7 +26,7 @@ const (
 type Source interface {
 	// Name is SourceNVML or SourceSMI.
 	Name() string
-	// Read measures every GPU: everything of a Device but Foreign, LastXID, Claims and, of its processes, all but PID and MiB.
+	// Read measures every GPU: everything of a Device but Foreign, LastXID, HardwareXID, Claims and, of its processes, all but PID and MiB.
 	// A GPU that does not answer is a Device with a Problem. An error means that the driver does not answer; the next Read tries
 	// it afresh.
 	Read(ctx context.Context) ([]Device, error)
@@ -86,6 +86,8 @@ type Device struct {
 	Utilisation, Temperature, Power, ECC *uint32
 	// LastXID is the newest critical error since the executor started; 0: none.
 	LastXID uint32
+	// HardwareXID is the newest of them that is the hardware's own: what follows it, such as the end of its programs, hides it in LastXID.
+	HardwareXID uint32
 
 	Processes []Process
 	// Claims are what services need here that hold this GPU's memory or may, in the order in which Claimed has them.

@@ -358,10 +358,11 @@ func TestXID(t *testing.T) {
 	<-d.told
 	d.tell(second, 79)
 	d.tell(second, 48)
+	d.tell(second, 45)
 	stop()
 	done.Wait()
-	if got := m.Read(t.Context()).GPUs; got[0].LastXID != 0 || got[1].LastXID != 48 {
-		t.Errorf("the errors are %d and %d", got[0].LastXID, got[1].LastXID)
+	if got := m.Read(t.Context()).GPUs; got[0].LastXID != 0 || got[1].LastXID != 45 || got[0].HardwareXID != 0 || got[1].HardwareXID != 48 {
+		t.Errorf("the errors are %d and %d, the hardware's %d and %d", got[0].LastXID, got[1].LastXID, got[0].HardwareXID, got[1].HardwareXID)
 	}
 }
 

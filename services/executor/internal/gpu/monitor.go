@@ -48,7 +48,8 @@ type Monitor struct {
 	bound map[uint32]string
 	// seen are GPUs that were measured once, by UUID.
 	seen map[string]Device
-	xids map[string]uint32
+	// xids are LastXID, hardware HardwareXID, by UUID.
+	xids, hardware map[string]uint32
 	// owners are the services of the processes that were last seen: a program that has just ended is still on the driver's list.
 	owners map[int]string
 	users  map[uint32]string
@@ -68,8 +69,8 @@ type reading struct {
 func New(cfg Config) *Monitor {
 	return &Monitor{
 		cfg: cfg, claims: func() []Claim { return nil }, proc: "/proc", turn: make(chan struct{}, 1),
-		bound: map[uint32]string{}, seen: map[string]Device{}, xids: map[string]uint32{}, owners: map[int]string{},
-		users: map[uint32]string{},
+		bound: map[uint32]string{}, seen: map[string]Device{}, xids: map[string]uint32{}, hardware: map[string]uint32{},
+		owners: map[int]string{}, users: map[uint32]string{},
 	}
 }
 
@@ -106,6 +107,10 @@ func (m *Monitor) Last() Host {
 // measurement; nil is as good as empty.
 func (m *Monitor) Models() *Models { return m.models.Load() }
 
+// hardwareXIDs are memory that cannot be corrected (48, 64, 95), a broken link (74), a lost card (79) and a dead co-processor (62, 119,
+// 120). The others are mostly a program's fault.
+var hardwareXIDs = []uint32{48, 62, 64, 74, 79, 95, 119, 120}
+
 // Run listens for critical errors of GPUs until ctx ends.
 func (m *Monitor) Run(ctx context.Context) {
 	if m.cfg.Source == nil {
@@ -114,6 +119,9 @@ func (m *Monitor) Run(ctx context.Context) {
 	m.cfg.Source.Watch(ctx, func(uuid string, xid uint32) {
 		m.mu.Lock()
 		m.xids[uuid] = xid
+		if slices.Contains(hardwareXIDs, xid) {
+			m.hardware[uuid] = xid
+		}
 		m.mu.Unlock()
 		m.cfg.Logger.Warn("the GPU driver reports a critical error", "gpu_uuid", uuid, "xid", xid)
 	})

@@ -44,6 +44,7 @@ var (
 	power    = gauge("power_watts", "What the GPU draws.")
 	ecc      = gauge("ecc_uncorrected_errors", "Memory errors since the driver was loaded that could not be corrected.")
 	xid      = gauge("xid", "The newest critical error (XID) that the driver reported since the executor started; 0: none.")
+	hardware = gauge("hardware_xid", "The newest of them that is the hardware's own, whatever other came after it; 0: none.")
 )
 
 func gauge(name, help string) *prometheus.Desc {
@@ -60,7 +61,7 @@ type host struct {
 // Describe implements prometheus.Collector.
 func (h *host) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		services, state, held, needed, driver, info, up, total, used, free, reserved, foreign, claimed, busy, heat, power, ecc, xid,
+		services, state, held, needed, driver, info, up, total, used, free, reserved, foreign, claimed, busy, heat, power, ecc, xid, hardware,
 	} {
 		out <- d
 	}
@@ -120,6 +121,7 @@ func device(out chan<- prometheus.Metric, d gpu.Device) {
 	one(out, info, 1, index, d.UUID, d.Name, strconv.FormatBool(d.Simulated))
 	one(out, up, truth(d.Problem == ""), index, d.UUID)
 	one(out, xid, float64(d.LastXID), index, d.UUID)
+	one(out, hardware, float64(d.HardwareXID), index, d.UUID)
 	one(out, claimed, float64(d.Claimed())*bytesPerMiB, index, d.UUID)
 	for _, c := range d.Claims {
 		if d.UUID == "" {

@@ -27,6 +27,12 @@ type measured struct {
 
 func (*measured) Name() string { return gpu.SourceNVML }
 
+// Watch tells of a link that broke, and of a program that the driver ended for it.
+func (*measured) Watch(_ context.Context, tell func(string, uint32)) {
+	tell("GPU-1", 74)
+	tell("GPU-1", 45)
+}
+
 func (m *measured) Read(context.Context) ([]gpu.Device, error) {
 	return []gpu.Device{
 		{
@@ -48,6 +54,7 @@ func shown(t *testing.T, source gpu.Source, c *catalog.Catalog, claims ...gpu.Cl
 	known := func() *catalog.Catalog { return c }
 	gpus := gpu.New(gpu.Config{Source: source, Catalog: known, Logger: platformtest.Logger()})
 	gpus.Claimed(func() []gpu.Claim { return claims })
+	gpus.Run(t.Context())
 	m := New(registry,
 		service.New(service.Config{
 			Catalog: known, Drivers: map[string]func() service.Driver{catalog.DriverNull: service.Is(&null.Driver{})}, Logger: platformtest.Logger(),
@@ -81,6 +88,8 @@ func TestHost(t *testing.T) {
 		`durward_gpu_temperature_celsius{gpu="0",gpu_uuid="GPU-0"}`:                       41,
 		`durward_gpu_power_watts{gpu="0",gpu_uuid="GPU-0"}`:                               120,
 		`durward_gpu_xid{gpu="0",gpu_uuid="GPU-0"}`:                                       0,
+		`durward_gpu_hardware_xid{gpu="0",gpu_uuid="GPU-0"}`:                              0,
+		`durward_gpu_hardware_xid{gpu="1",gpu_uuid="GPU-1"}`:                              74,
 		`durward_service_memory_bytes{gpu_uuid="GPU-0",service="chat",source="measured"}`: 300 * mib,
 		`durward_service_memory_bytes{gpu_uuid="GPU-0",service="chat",source="declared"}`: 350 * mib,
 		`durward_service_vram_bytes{gpu_uuid="GPU-0",service="chat",source="estimated"}`:  500 * mib,
