@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -43,15 +42,7 @@ func api(path string) (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString(apiHead)
-	var ours []protoreflect.FileDescriptor
-	files.RangeFiles(func(file protoreflect.FileDescriptor) bool {
-		if strings.HasPrefix(string(file.Package()), "durward.") {
-			ours = append(ours, file)
-		}
-		return true
-	})
-	slices.SortFunc(ours, func(a, b protoreflect.FileDescriptor) int { return strings.Compare(a.Path(), b.Path()) })
-	for _, file := range ours {
+	for _, file := range ours(files) {
 		for i := range file.Services().Len() {
 			service(&b, file.Services().Get(i))
 		}

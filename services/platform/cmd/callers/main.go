@@ -12,26 +12,16 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
-	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	_ "durward.internal/proto/gen/durward/audit/v1"
+	_ "durward.internal/proto/gen/durward/egress/v1"
+	_ "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	_ "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
 )
-
-// files are the contracts, in the order of the tables.
-var files = []protoreflect.FileDescriptor{
-	vaultv1.File_durward_vault_v1_session_proto,
-	vaultv1.File_durward_vault_v1_redeem_proto,
-	vaultv1.File_durward_vault_v1_operator_proto,
-	vaultv1.File_durward_vault_v1_credential_proto,
-	executorv1.File_durward_executor_v1_tools_proto,
-	executorv1.File_durward_executor_v1_events_proto,
-	executorv1.File_durward_executor_v1_control_proto,
-	auditv1.File_durward_audit_v1_audit_proto,
-}
 
 func main() {
 	write := flag.String("write", "", "`file` whose tables are replaced")
@@ -94,7 +84,7 @@ func replace(text []byte, name, table string) ([]byte, error) {
 func callers() string {
 	var b strings.Builder
 	b.WriteString("| process | RPC | who may call it |\n|---|---|---|\n")
-	for _, file := range files {
+	for _, file := range ours(protoregistry.GlobalFiles) {
 		process := strings.Split(string(file.Package()), ".")[1]
 		for i := range file.Services().Len() {
 			service := file.Services().Get(i)
@@ -107,12 +97,27 @@ func callers() string {
 	return b.String()
 }
 
+// ours are the files of the contract, in the order of their names.
+func ours(files *protoregistry.Files) []protoreflect.FileDescriptor {
+	var out []protoreflect.FileDescriptor
+	files.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		if strings.HasPrefix(string(file.Package()), "durward.") {
+			out = append(out, file)
+		}
+		return true
+	})
+	slices.SortFunc(out, func(a, b protoreflect.FileDescriptor) int { return strings.Compare(a.Path(), b.Path()) })
+	return out
+}
+
 func tools() string {
 	var b strings.Builder
 	b.WriteString("| tool | tier | answered by | what a call needs |\n|---|---|---|---|\n")
 	for _, t := range contract.Tools() {
 		needs := "a grant that carries a human's signed statement"
 		switch {
+		case t.OneCall && t.Leaves:
+			needs = "a grant of its own from the vault, which carries a human's signed statement where the domain is not listed"
 		case t.OneCall:
 			needs = "a grant of its own from the vault; no human is asked"
 		case t.Tier == optionsv1.Tier_TIER_READ:
