@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -25,6 +26,8 @@ import (
 )
 
 const notNow = "the audit log cannot be written now"
+
+var errFull = fmt.Errorf("the log: %w", syscall.ENOSPC)
 
 func unavailable(cause error) *fault.Error {
 	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, notNow, fault.WithRetry(time.Second), fault.WithCause(cause))
@@ -160,16 +163,31 @@ func (l *Log) follow(ctx context.Context) error {
 	return l.load(ctx)
 }
 
+// failure is a transaction that failed, or that had no room for all that was to be in it.
+type failure struct {
+	why error
+	// size is the log's afterwards, as far as is known: once it has grown, that transaction was written after all, or another one.
+	size uint64
+}
+
+// stuck returns why nothing was written since a transaction failed: that the log can be read does not say that it can be written.
+func (l *Log) stuck() error {
+	if u := l.unwritten.Load(); u != nil && u.size >= l.Size() && !l.follows.Load() {
+		return u.why
+	}
+	return nil
+}
+
 // failed has the log read again before anything is written, and says so once.
 func (l *Log) failed(err error, what string, more ...any) {
-	if !l.broken.Swap(true) {
+	if !l.broken.Swap(true) && l.stuck() == nil {
 		l.cfg.Logger.Error(what, append(more, "cause", err.Error())...)
 	}
 }
 
-// mended says once that the log was read again.
+// mended says once that the log was read again, unless it is stuck: then the next transaction that goes well says so.
 func (l *Log) mended() {
-	if l.broken.Swap(false) {
+	if l.broken.Swap(false) && l.stuck() == nil {
 		l.cfg.Logger.Info("the log can be used again", "size", l.Size())
 	}
 }
@@ -198,7 +216,7 @@ func (l *Log) commit(group []*request) {
 		}
 		l.mended()
 	}
-	h := l.head.Load()
+	h, stuck := l.head.Load(), l.stuck() != nil
 	var full error
 	if l.cfg.Reserve.Tight() {
 		full = errors.New("the reserve is given up")
@@ -208,11 +226,22 @@ func (l *Log) commit(group []*request) {
 		h = l.head.Load()
 		answers, next, err = l.economise(ctx, h, group, err)
 	}
-	l.full.Store(full != nil || crowdedOut(answers))
 	if err != nil {
 		l.failed(err, "a transaction of the log failed", "requests", len(group))
+		if next != h {
+			l.unwritten.Store(&failure{err, h.Size})
+		}
 		refuse(group, unavailable(err))
 		return
+	}
+	switch {
+	case crowdedOut(answers):
+		l.unwritten.Store(&failure{errFull, next.Size})
+		if !stuck {
+			l.cfg.Logger.Warn("the disk is full: only what takes load off the host is recorded")
+		}
+	case stuck && next != h:
+		l.cfg.Logger.Info("the log can be written again", "size", next.Size)
 	}
 	for i, r := range group {
 		answers[i].head, answers[i].last = next, l.last[r.writer]

@@ -23,7 +23,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -107,8 +106,8 @@ type Log struct {
 	leads chan struct{}
 	// outdated holds the error of a store that only a newer program may write.
 	outdated chan error
-	// full: the last transaction met a full disk, or the reserve is given up.
-	full atomic.Bool
+	// unwritten: a transaction failed, or had no room for all that was to be in it; nil: none.
+	unwritten atomic.Pointer[failure]
 	// lost is why nothing is written any more: the log's files are not in their place. Nil: they are.
 	lost atomic.Pointer[error]
 }
@@ -171,6 +170,7 @@ func (l *Log) lead(ctx context.Context) error {
 		return err
 	}
 	if l.follows.Swap(false) {
+		l.unwritten.Store(nil) // it was another lead's
 		l.cfg.Logger.Warn("this process writes the log now", "size", l.Size())
 	}
 	select {
@@ -305,11 +305,14 @@ func (l *Log) Ready() error {
 	if lost := l.lost.Load(); lost != nil {
 		return *lost
 	}
+	if why := l.stuck(); why != nil {
+		return fmt.Errorf("the log cannot be written: %w", why)
+	}
 	if l.broken.Load() {
 		return errors.New("the log cannot be written")
 	}
-	if l.full.Load() {
-		return fmt.Errorf("the log: %w", syscall.ENOSPC)
+	if l.cfg.Reserve.InUse() {
+		return errFull
 	}
 	return nil
 }

@@ -367,7 +367,13 @@ func TestFailedTransactions(t *testing.T) {
 			if err != nil || head.GetLastSequence() != 1+tc.written {
 				t.Fatalf("last sequence %d, %v; want %d", head.GetLastSequence(), err, 1+tc.written)
 			}
+			if err := r.log.Ready(); (err == nil) != (tc.written > 0) { // that it can be read says nothing
+				t.Errorf("the log was read, and says that it is ready: %v", err)
+			}
 			r.append(me, two, r.record(me, "3"))
+			if err := r.log.Ready(); err != nil {
+				t.Errorf("the log was written, and is not ready: %v", err)
+			}
 			if size := r.log.Size(); size != 3 {
 				t.Fatalf("%d entries, want 3", size)
 			}
