@@ -93,9 +93,9 @@ func (t *Telemetry) Gauge(name, help string, value func() float64) {
 	t.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 }
 
-// Halted adds the metric that says whether an operator halted this process.
+// Halted adds the metric that says whether this process is halted.
 func (t *Telemetry) Halted(halted func() bool) {
-	t.Gauge("durward_halted", "1 while an operator has halted changes in this process, else 0.", func() float64 { return truth(halted()) })
+	t.Gauge("durward_halted", "1 while changes are halted in this process, by an operator or by itself, else 0.", func() float64 { return truth(halted()) })
 }
 
 // Recorder is what is shown of a process's recorder; *recorder.Recorder is one.
