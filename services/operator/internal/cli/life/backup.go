@@ -107,19 +107,19 @@ func (a *app) backup(ctx context.Context, path string, to []string, keep int) er
 	}
 	w, err := backupfile.Create(path, a.Streams.Version, a.Now())
 	if err != nil {
-		return cli.Failed("", "the backup was not made: %s", reason(err))
+		return unmade(path, "", err)
 	}
 	for _, p := range programs {
 		if err := w.Add(p.name, func(out io.Writer) error {
 			return p.run(ctx, nil, out, "-backup", recipients)
 		}); err != nil {
 			w.Abort()
-			return cli.Failed("Nothing was written.", "the backup was not made: %s: %s", p.name, reason(err))
+			return unmade(path, "Nothing was written.", fmt.Errorf("%s: %w", p.name, err))
 		}
 	}
 	list, err := w.Finish(signer)
 	if err != nil {
-		return cli.Failed("", "the backup was not made: %s", reason(err))
+		return unmade(path, "", err)
 	}
 	var removed []string
 	if keep > 0 {
@@ -140,6 +140,15 @@ func (a *app) backup(ctx context.Context, path string, to []string, keep int) er
 			a.Out.Printf("  removed %s\n", name)
 		}
 	})
+}
+
+// unmade is why there is no backup at path. What a program itself has no room for, it says in words.
+func unmade(path, hint string, err error) error {
+	why := reason(err)
+	if errors.Is(err, syscall.ENOSPC) {
+		why = "the disk of the folder " + filepath.Dir(path) + " is full"
+	}
+	return cli.Failed(hint, "the backup was not made: %s", why)
 }
 
 // reason is why a file could not be written, in words.

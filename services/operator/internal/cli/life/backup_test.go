@@ -1,9 +1,11 @@
 package life
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"filippo.io/age"
@@ -44,5 +46,14 @@ func TestRecipients(t *testing.T) {
 	}
 	if got, err := readRecipients("", []string{good, good}); err != nil || got != good+","+good {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestUnmade: a full disk is that of the folder that the backup was to lie in, whose part of it was being written.
+func TestUnmade(t *testing.T) {
+	core, _, errs := clitest.Printing(false)
+	core.Explain(unmade("/srv/backups/today", "Nothing was written.", fmt.Errorf("vault: %w", &os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC})))
+	if want := "durward: the backup was not made: the disk of the folder /srv/backups is full\n  Nothing was written.\n"; errs.String() != want {
+		t.Errorf("%q, want %q", errs, want)
 	}
 }
