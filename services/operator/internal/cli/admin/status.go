@@ -298,6 +298,29 @@ func (a *app) statusJSON(processes []processStatus, d deep, running installdir.P
 	return value, nil
 }
 
+// halt says how far the processes are halted; "" where none says that it is. Without the vault's grants no other acts.
+func (d deep) halt(processes []processStatus, typed string) string {
+	var halted, others []string
+	for _, p := range processes {
+		switch {
+		case p.Role == "vault" && d.vault.GetHalted(), p.Role == "executor" && d.executor.GetHalted(), p.Role == "egress" && d.egress.GetHalted():
+			halted = append(halted, p.Role)
+		case p.Role == "executor" && d.executor == nil, p.Role == "egress" && d.egress == nil:
+			others = append(others, p.Role+" (does not answer)")
+		case p.Role == "executor", p.Role == "egress":
+			others = append(others, p.Role)
+		}
+	}
+	switch {
+	case len(halted) == 0:
+		return ""
+	case d.vault.GetHalted() || len(others) == 0:
+		return "HALTED: nothing that changes anything runs. End it with: " + typed + " resume"
+	default:
+		return fmt.Sprintf("HALTED IN PART: %s; NOT HALTED: %s. Halt all with: %s panic; end it with: %s resume", strings.Join(halted, ", "), strings.Join(others, ", "), typed, typed)
+	}
+}
+
 func (a *app) statusText(processes []processStatus, d deep, running installdir.Process, isRunning bool) {
 	switch {
 	case isRunning && running.Development:
@@ -314,8 +337,8 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 			a.Out.Printf("Durward is installed on this host too; durward join makes that one what your commands mean\n")
 		}
 	}
-	if d.vault.GetHalted() || d.executor.GetHalted() || d.egress.GetHalted() {
-		a.Out.Printf("%s\n", a.Out.Red("HALTED: nothing that changes anything runs. End it with: "+a.Typed()+" resume"))
+	if halt := d.halt(processes, a.Typed()); halt != "" {
+		a.Out.Printf("%s\n", a.Out.Red(halt))
 	}
 	for _, p := range []struct {
 		role  string

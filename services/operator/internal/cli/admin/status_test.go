@@ -14,6 +14,7 @@ import (
 
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
@@ -26,6 +27,38 @@ func TestUnsettled(t *testing.T) {
 		d := deep{executor: &executorv1.GetStatusResponse{Epoch: 7, VaultReachable: true, AuditReachable: true, Unsettled: n}}
 		if got := d.detail("executor", time.Time{}); got != want {
 			t.Errorf("%d: %q", n, got)
+		}
+	}
+}
+
+// TestHalt: while the vault grants, a sink that is not known to be halted acts on.
+func TestHalt(t *testing.T) {
+	vault := func(halted bool) *vaultv1.GetStatusResponse { return &vaultv1.GetStatusResponse{Halted: halted} }
+	executor := func(halted bool) *executorv1.GetStatusResponse { return &executorv1.GetStatusResponse{Halted: halted} }
+	egress := func(halted bool) *egressv1.GetStatusResponse { return &egressv1.GetStatusResponse{Halted: halted} }
+	four := []processStatus{{Role: "audit"}, {Role: "vault"}, {Role: "executor"}, {Role: "gateway"}}
+	five := append(four, processStatus{Role: "egress"})
+	const whole = "HALTED: nothing that changes anything runs. End it with: durward resume"
+	part := func(halted, others string) string {
+		return "HALTED IN PART: " + halted + "; NOT HALTED: " + others + ". Halt all with: durward panic; end it with: durward resume"
+	}
+	for name, c := range map[string]struct {
+		processes []processStatus
+		d         deep
+		want      string
+	}{
+		"none":               {five, deep{vault: vault(false), executor: executor(false), egress: egress(false)}, ""},
+		"none answers":       {five, deep{}, ""},
+		"all":                {five, deep{vault: vault(true), executor: executor(true), egress: egress(true)}, whole},
+		"the vault":          {five, deep{vault: vault(true), executor: executor(false)}, whole},
+		"the executor":       {four, deep{vault: vault(false), executor: executor(true)}, whole},
+		"both sinks":         {five, deep{executor: executor(true), egress: egress(true)}, whole},
+		"one of two sinks":   {five, deep{vault: vault(false), executor: executor(true), egress: egress(false)}, part("executor", "egress")},
+		"the other":          {five, deep{vault: vault(false), executor: executor(false), egress: egress(true)}, part("egress", "executor")},
+		"one, one is silent": {five, deep{egress: egress(true)}, part("egress", "executor (does not answer)")},
+	} {
+		if got := c.d.halt(c.processes, "durward"); got != c.want {
+			t.Errorf("%s: %q", name, got)
 		}
 	}
 }
