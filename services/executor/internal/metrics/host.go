@@ -127,7 +127,9 @@ func device(out chan<- prometheus.Metric, d gpu.Device) {
 		if d.UUID == "" {
 			break // several such GPUs would be one series
 		}
-		one(out, held, float64(c.Declared)*bytesPerMiB, c.Service, d.UUID, "declared")
+		if c.Declared > 0 {
+			one(out, held, float64(c.Declared)*bytesPerMiB, c.Service, d.UUID, "declared")
+		}
 	}
 	if d.Problem != "" {
 		return

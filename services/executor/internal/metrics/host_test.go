@@ -71,7 +71,8 @@ func TestHost(t *testing.T) {
 	const mib = 1 << 20
 	c := &catalog.Catalog{Services: []*catalog.Service{{ID: "chat", Driver: catalog.DriverNull}, {ID: "new", Driver: catalog.DriverNull}}}
 	chat := gpu.Claim{Service: "chat", PID: os.Getpid(), MiB: 700, GPUs: []uint32{0, 1}, On: map[uint32]uint32{0: 500, 1: 20}}
-	_, got := shown(t, &measured{}, c, chat)
+	undeclared := gpu.Claim{Service: "new", GPUs: []uint32{0}, On: map[uint32]uint32{}}
+	_, got := shown(t, &measured{}, c, chat, undeclared)
 	for name, want := range map[string]float64{
 		`durward_gpu_driver_up`:                                                           1,
 		`durward_gpu_up{gpu="0",gpu_uuid="GPU-0"}`:                                        1,
@@ -108,6 +109,7 @@ func TestHost(t *testing.T) {
 	for _, name := range []string{
 		`durward_gpu_memory_total_bytes{gpu="1",gpu_uuid="GPU-1"}`, `durward_service_vram_bytes{gpu_uuid="GPU-0",service="new",source="unknown"}`,
 		`durward_gpu_ecc_uncorrected_errors{gpu="0",gpu_uuid="GPU-0"}`,
+		`durward_service_memory_bytes{gpu_uuid="GPU-0",service="new",source="declared"}`, // it would be beyond that
 	} {
 		if value, there := got[name]; there {
 			t.Errorf("%s is made up: %v", name, value)
