@@ -69,12 +69,17 @@ func (c *Calls) Unary() grpc.UnaryServerInterceptor {
 		}
 		c.inFlight.Inc()
 		defer c.inFlight.Dec()
+		told := &trailer{ServerTransportStream: grpc.ServerTransportStreamFromContext(ctx)}
+		if told.ServerTransportStream != nil {
+			ctx = grpc.NewContextWithServerTransportStream(ctx, told)
+		}
 		began := time.Now()
 		response, err := handler(ctx, request)
 		status := span.OK
 		if err != nil {
 			status = "error"
-			if code := fault.From(err).Code; refusal(code) {
+			// A call that has an outcome was let through: what it was to act with, such as a credential, was denied.
+			if code := fault.From(err).Code; refusal(code) && (code != callv1.Code_CODE_DENIED || !told.outcome) {
 				status = "denied"
 				c.refused.WithLabelValues(permission(ctx), fault.CodeName(code)).Inc()
 			}
@@ -82,6 +87,18 @@ func (c *Calls) Unary() grpc.UnaryServerInterceptor {
 		c.calls.WithLabelValues(tool, status).Observe(time.Since(began).Seconds())
 		return response, err
 	}
+}
+
+// trailer notes whether a call's outcome is told.
+type trailer struct {
+	grpc.ServerTransportStream
+	outcome bool
+}
+
+// SetTrailer implements grpc.ServerTransportStream.
+func (t *trailer) SetTrailer(md metadata.MD) error {
+	t.outcome = t.outcome || len(md.Get(rpc.TrailerOutcome)) > 0
+	return t.ServerTransportStream.SetTrailer(md)
 }
 
 // refusal reports whether a code means that the sink was not convinced, as against a call that failed.

@@ -16,6 +16,11 @@ import (
 	"durward.internal/services/platform/telemetry/telemetrytest"
 )
 
+// stream is the connection of a call.
+type stream struct{ grpc.ServerTransportStream }
+
+func (stream) SetTrailer(metadata.MD) error { return nil }
+
 // A call counts as denied where the sink was not convinced, by what it carried, and as an error where it failed.
 func TestUnary(t *testing.T) {
 	registry := prometheus.NewRegistry()
@@ -35,6 +40,14 @@ func TestUnary(t *testing.T) {
 		}
 	}
 	denied := fault.New(callv1.Code_CODE_DENIED, "no")
+	// A call that was let through, and denied something that it was to act with, has an outcome.
+	ctx := metadata.NewIncomingContext(grpc.NewContextWithServerTransportStream(t.Context(), stream{}), metadata.Pairs(rpc.MetadataGrant, "x"))
+	if _, err := c.Unary()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: executorv1.ToolService_WakeService_FullMethodName}, func(ctx context.Context, _ any) (any, error) {
+		rpc.SetOutcome(ctx, &callv1.Outcome{Failed: true})
+		return nil, denied
+	}); !errors.Is(err, denied) {
+		t.Error(err)
+	}
 	call(executorv1.ToolService_StartService_FullMethodName, rpc.MetadataGrant, denied)
 	call(executorv1.ToolService_StartService_FullMethodName, rpc.MetadataGrant, fault.New(callv1.Code_CODE_ALREADY_SPENT, "no"))
 	call(executorv1.ToolService_StartService_FullMethodName, rpc.MetadataGrant, nil)
@@ -52,6 +65,7 @@ func TestUnary(t *testing.T) {
 		`durward_executor_call_duration_seconds{status="denied",tool="start_service"}`: 2,
 		`durward_executor_call_duration_seconds{status="ok",tool="start_service"}`:     1,
 		`durward_executor_call_duration_seconds{status="denied",tool="gpu_status"}`:    2,
+		`durward_executor_call_duration_seconds{status="error",tool="wake_service"}`:   1,
 		`durward_executor_call_duration_seconds{status="error",tool="service_info"}`:   1,
 		inFlight: 0,
 	} {
