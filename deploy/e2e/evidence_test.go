@@ -88,6 +88,14 @@ func TestALogThatWasPutBackIsTold(t *testing.T) {
 			t.Errorf("durward %s: exit status %d\n%s%s", strings.Join(c.command, " "), out.Code, out.Stdout, out.Stderr)
 		}
 	}
+	// One that hangs keeps nobody from hearing it from the other.
+	h.Process(harness.Executor).Hang()
+	for _, command := range []string{"status", "doctor"} {
+		if out := h.Run("", command); !told.MatchString(out.Stdout+out.Stderr) || strings.Contains(out.Stdout, "audit did not answer") {
+			t.Errorf("durward %s: exit status %d\n%s%s", command, out.Code, out.Stdout, out.Stderr)
+		}
+	}
+	h.Process(harness.Executor).Continue()
 }
 
 // TestStateThatLostItsMemoryStartsHalted: with their databases gone, vault and executor would know no halt, no spent key and no used

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
@@ -77,6 +78,20 @@ func (s *Session) Seen(ctx context.Context, vault *vaultv1.GetStatusResponse, ex
 		}
 	}
 	return seen
+}
+
+// Statuses asks the vault and the sinks how they are, all at once, each for StatusPatience; nil of one that does not answer.
+func (s *Session) Statuses(ctx context.Context) (vault *vaultv1.GetStatusResponse, executor *executorv1.GetStatusResponse, egress *egressv1.GetStatusResponse) {
+	ctx, cancel := context.WithTimeout(ctx, StatusPatience)
+	defer cancel()
+	var wait sync.WaitGroup
+	wait.Go(func() { vault, _ = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{}) })
+	wait.Go(func() { executor, _ = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}) })
+	if s.Egress != nil {
+		wait.Go(func() { egress, _ = s.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{}) })
+	}
+	wait.Wait()
+	return vault, executor, egress
 }
 
 // LogExtends returns a *history.Altered if audit's log does not extend what was seen of it.

@@ -14,8 +14,6 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/doctor"
 	"durward.internal/services/operator/internal/history"
@@ -159,23 +157,23 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 	if f, _, err := a.ExecutorFile(); err == nil {
 		h.DockerSocket, h.UserManager = f.Docker.Socket, f.Systemd.Manager == "user"
 	}
-	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
+	ctx, cancel := context.WithTimeout(ctx, 3*cli.StatusPatience) // a process that hangs leaves the others' time
 	defer cancel()
 	defer func(was string) { a.RequestID = was }(a.RequestID)
 	// Whether the processes answer is a finding of its own.
-	_ = a.Run(ctx, func(ctx context.Context, s *cli.Session) (err error) {
-		// A vault or an audit that does not answer is a finding of its own, too.
-		h.Vault, _ = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	_ = a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		h.Vault, h.Status, h.Egress = s.Statuses(ctx)
+		asked, cancel := context.WithTimeout(ctx, cli.StatusPatience)
+		defer cancel()
 		var refused error
-		if h.Audit, refused = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}); h.Audit != nil {
+		if h.Audit, refused = s.Audit.GetStatus(asked, &auditv1.GetStatusRequest{}); h.Audit != nil {
 			h.Witnesses, h.Cosigned = history.WitnessLine(s.Trust.Current(), h.Audit.GetWitnessed(), a.Now())
 		}
-		if s.Egress != nil {
-			h.Egress, _ = s.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{})
-			h.Servers, _ = s.Egress.ListServers(ctx, &egressv1.ListServersRequest{})
+		if h.Egress != nil {
+			h.Servers, _ = s.Egress.ListServers(asked, &egressv1.ListServersRequest{})
 		}
-		if h.Status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}); err == nil {
-			h.Unenforced = unenforced(ctx, s, a.limitedServices())
+		if h.Status != nil {
+			h.Unenforced = unenforced(asked, s, a.limitedServices())
 		}
 		if refused == nil {
 			refused = s.LogExtends(ctx, s.Seen(ctx, h.Vault, h.Status, h.Egress, h.Audit.GetWitnessed()))
@@ -183,7 +181,7 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 		if fault.FromPeer(refused) || errors.As(refused, new(*history.Altered)) {
 			h.Log = cli.PublicText(refused)
 		}
-		return err
+		return nil
 	})
 	return h
 }

@@ -228,10 +228,13 @@ func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus
 // deepStatus asks the GetStatus RPCs, all at once; with rules also which files the vault refuses.
 func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 	d := deep{problems: map[string]string{}}
-	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
+	ctx, cancel := context.WithTimeout(ctx, 2*cli.StatusPatience)
 	defer cancel()
 	var vaultErr, executorErr, auditErr, egressErr error
 	err := a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		proving := ctx
+		ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
+		defer cancel()
 		var wait sync.WaitGroup
 		wait.Go(func() { d.vault, vaultErr = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{}) })
 		wait.Go(func() { d.executor, executorErr = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}) })
@@ -251,7 +254,10 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 		}
 		wait.Go(func() { d.unenforced = unenforced(ctx, s, a.limitedServices()) })
 		wait.Wait()
-		err := s.LogExtends(ctx, s.Seen(ctx, d.vault, d.executor, d.egress, d.audit.GetWitnessed()))
+		if auditErr != nil {
+			proving = ctx // the time that is left is enough for one that did not answer
+		}
+		err := s.LogExtends(proving, s.Seen(proving, d.vault, d.executor, d.egress, d.audit.GetWitnessed()))
 		if altered, ok := errors.AsType[*history.Altered](err); ok {
 			d.altered = altered.Error()
 		} else if auditErr == nil {

@@ -13,10 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	egressv1 "durward.internal/proto/gen/durward/egress/v1"
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
@@ -183,14 +180,7 @@ export that is older, and for somebody who has no installation: it is proved by 
 // seenByOthers returns what the processes and this program have seen of the log; one that does not answer has seen nothing. What witnesses
 // saw comes with the log's head.
 func seenByOthers(ctx context.Context, s *cli.Session) []history.Seen {
-	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
-	defer cancel()
-	vault, _ := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
-	executor, _ := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
-	var egress *egressv1.GetStatusResponse
-	if s.Egress != nil {
-		egress, _ = s.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{})
-	}
+	vault, executor, egress := s.Statuses(ctx)
 	return s.Seen(ctx, vault, executor, egress, nil)
 }
 
