@@ -151,7 +151,7 @@ func TestCatalogImportRefuses(t *testing.T) {
 		{"a link to write to", []string{"gpumod", source, "--out", "link.yaml"}, cli.ExitUsage, "not a regular file"},
 		{"no folder", []string{"gpumod", filepath.Join(dir, "nowhere")}, cli.ExitFailed, "no folder"},
 		{"a pipe", []string{"llama-swap", "pipe.yaml"}, cli.ExitFailed, "not a regular file"},
-		{"no file", []string{"compose", "nowhere.yaml"}, cli.ExitFailed, "cannot be opened"},
+		{"no file", []string{"compose", "nowhere.yaml"}, cli.ExitFailed, "nowhere.yaml cannot be opened: no such file or directory"},
 		{"nothing in it", []string{"compose", "none.yaml"}, cli.ExitFailed, "nothing in it"},
 		{"another catalogue that is not there", []string{"compose", "none.yaml", "--catalogue", "nowhere"}, cli.ExitFailed, "cannot be read"},
 		{"no kind", []string{"kubernetes", "x"}, cli.ExitUsage, ""},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -62,7 +63,10 @@ type Value struct {
 func ReadFile(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be opened", clean.Visible(name))
+		if why, ok := errors.AsType[*fs.PathError](err); ok {
+			err = why.Err // without the name, which stands before it
+		}
+		return nil, fmt.Errorf("%s cannot be opened: %w", clean.Visible(name), err)
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
