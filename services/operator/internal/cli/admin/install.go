@@ -95,7 +95,7 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 		return cli.Usage("See: durward install -h", "give one of --dry-run and --apply")
 	}
 	if opts.apply && os.Geteuid() != 0 {
-		return cli.Denied("sudo durward install --apply", "only root can make users and give files to them")
+		return cli.Denied("Run it with sudo.", "only root can make users and give files to them")
 	}
 	plan, err := a.planInstall(opts)
 	if err != nil {
@@ -114,7 +114,7 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 			if plan.Effects() == 0 {
 				a.Out.Printf("Everything is as it should be.\n")
 			} else {
-				a.Out.Printf("%s would change something. For that: sudo durward install --apply\n", clean.Count(plan.Effects(), "step"))
+				a.Out.Printf("%s would change something. For that, the same command with sudo, and --apply in the place of --dry-run\n", clean.Count(plan.Effects(), "step"))
 			}
 		})
 	}
