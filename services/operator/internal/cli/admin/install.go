@@ -187,6 +187,9 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 		if len(operators) != 1 || !filepath.IsAbs(opts.signingKey) {
 			return nil, cli.Usage("", "--signing-key takes an absolute path, and goes with one --operator")
 		}
+		if _, err := os.Lstat(opts.signingKey); root == "/" && errors.Is(err, os.ErrNotExist) { // an image's own links lead elsewhere
+			return nil, cli.Usage("Without --signing-key a new key is made.", "there is no key file %s", clean.Visible(opts.signingKey))
+		}
 		given[operators[0]] = opts.signingKey
 	}
 	programs := opts.programs

@@ -32,3 +32,13 @@ func TestInstallNeedsNoHome(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, &out)
 	}
 }
+
+// TestInstallWithoutTheKey: a key file that is not there is told before anything is made: join, which needs it, is among the last steps.
+func TestInstallWithoutTheKey(t *testing.T) {
+	var out bytes.Buffer
+	code := Main(t.Context(), []string{"install", "--dry-run", "--operator", "nobody", "--signing-key", filepath.Join(t.TempDir(), "key.pub")},
+		cli.Streams{In: strings.NewReader(""), Out: &out, Err: &out, Getenv: func(string) string { return "" }})
+	if code != cli.ExitUsage || !strings.Contains(out.String(), "there is no key file") {
+		t.Errorf("exit code %d:\n%s", code, &out)
+	}
+}
