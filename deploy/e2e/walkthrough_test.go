@@ -182,6 +182,9 @@ func secondStart(t *testing.T, h *harness.Host) {
 	}
 	h.Durward("down")
 	h.Process("up").AwaitEnd()
+	if log := h.Process("up").Log(); !strings.Contains(log, "\nDurward has stopped; a service that still runs keeps running.") { // the service was stopped before
+		t.Errorf("durward up ends with:\n%s", log)
+	}
 
 	holder := h.StartProcess(harness.Audit)
 	want := fmt.Sprintf("%s is in use by audit (pid %d)", h.Address(harness.Audit), holder.PID())

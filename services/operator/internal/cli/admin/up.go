@@ -140,7 +140,7 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 	if err != nil {
 		return a.endLine(true, a.notStarted(err, bin))
 	}
-	a.Out.Printf("\nDurward has stopped; services that it started keep running.\n")
+	a.Out.Printf("\nDurward has stopped; a service that still runs keeps running.\n")
 	return nil
 }
 
