@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -1229,6 +1230,48 @@ func TestTriedFirst(t *testing.T) {
 	m.must(os.Symlink("/home/alice/mine.yaml", m.path("home/alice/.durward/config/operator.yaml")))
 	if effects := m.apply(install.Settings{}); len(effects) != 0 {
 		t.Errorf("a link: %+v", effects)
+	}
+}
+
+// TestAPlanNeedsNoRoot: who is not root, and sees neither root's home nor another's, gets the plan of a fresh host, as the guide has it. Where Durward is
+// installed it says that root has to look.
+func TestAPlanNeedsNoRoot(t *testing.T) {
+	if os.Geteuid() == 0 {
+		// Nothing is hidden from root: this test runs again as another user.
+		dir, err := os.MkdirTemp("", "plan")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		if err := os.Chown(dir, 64001, 64001); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestAPlanNeedsNoRoot$", "-test.v")
+		cmd.Dir, cmd.Env = "/", []string{"TMPDIR=" + dir}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 64001, Gid: 64001}}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestAPlanNeedsNoRoot") {
+			t.Errorf("%v:\n%s", err, out)
+		}
+		return
+	}
+	m := newImage(t)
+	for _, home := range []string{"root", "home/alice"} {
+		m.must(os.MkdirAll(m.path(home), 0o755))
+		m.must(os.Chmod(m.path(home), 0))
+	}
+	plan, err := install.New(m.options(install.Settings{}))
+	m.must(err)
+	for _, side := range []string{"/root/.durward", "/home/alice/.durward"} {
+		if !slices.ContainsFunc(plan.Steps, func(s install.Step) bool {
+			return s.Verb == install.Make && s.What == side && strings.HasSuffix(s.Note, "what is there now can be seen by root alone")
+		}) {
+			t.Errorf("%s: %+v", side, plan.Steps)
+		}
+	}
+	m.write("etc/durward/installed.json", `{"operators": ["alice"], "files": {"/etc/durward/vault.yaml": "00"}}`)
+	_, err = install.New(m.options(install.Settings{}))
+	if !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("where Durward is installed: %v", err)
 	}
 }
 

@@ -342,7 +342,9 @@ func (p *Plan) member(name string) error {
 	}
 	side := filepath.Join(who.Home, ".durward")
 	there, ours, lines, err := p.side(side + "/config/operator.yaml")
+	unseen := p.First && errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0
 	switch {
+	case unseen: // The plan of a fresh host is for everybody to read; what is in root's home and another's is root's to see.
 	case err != nil && (slices.Contains(p.opts.Operators, name) || errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0):
 		return err
 	case err != nil:
@@ -363,6 +365,9 @@ func (p *Plan) member(name string) error {
 	}
 	if there && !ours {
 		note += "; what is there, an installation of its own, is set aside"
+	}
+	if unseen {
+		note += "; what is there now can be seen by root alone"
 	}
 	p.add(Step{Verb: Make, What: side, Note: note, do: func(ctx context.Context) (string, error) { return p.join(ctx, who, operator) }})
 	return nil
