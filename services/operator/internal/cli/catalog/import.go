@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -415,7 +416,12 @@ func movable(name string) string {
 
 func written(err error) error {
 	if err != nil {
-		return cli.Failed("", "the proposal cannot be written: %s", clean.Line(err.Error(), 300))
+		// Which file was written beside it on the way to its name says nothing to who typed that name.
+		var why syscall.Errno
+		if errors.As(err, &why) {
+			err = why
+		}
+		return cli.Failed("Write it elsewhere: --out FILE", "the proposal cannot be written: %s", clean.Line(err.Error(), 300))
 	}
 	return nil
 }
