@@ -101,7 +101,7 @@ func TestRefusedAtTheFront(t *testing.T) {
 				t.Errorf("WWW-Authenticate %q with status %d", r.header.Get("WWW-Authenticate"), r.status)
 			}
 			for _, leak := range []string{"etc/passwd", "evil", "goroutine", ".go", "*mcp", "unmarshal", tokenAgent, "wrong\""} {
-				if strings.Contains(r.raw, leak) {
+				if strings.Contains(strings.ReplaceAll(r.raw, m.Error.Data.RequestID, ""), leak) { // which is random, and spells anything in time
 					t.Errorf("the answer says %q: %s", leak, r.raw)
 				}
 			}
