@@ -202,9 +202,20 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	f = w.file("running/host.txt")
 	f.says("demo-chat runs.")
 	w.aged("demo-chat")
+	logReads := func() int {
+		return len(w.Records(&auditv1.SearchRecordsRequest{Tool: "service_logs", Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ}}))
+	}
+	before := logReads()
 	for _, args := range [][]string{{"services"}, {"service", "show", "demo-chat"}, {"gpu"}, {"mode", "ls"}, {"model", "ls"}, {"simulate", "night"}, {"simulate"}, {"logs", "demo-chat"}, {"service", "logs", "demo-chat", "-n", "1"}, {"audit", "search", "--kind", "approved"}} {
 		f.both(args...)
 	}
+	// Exports name one root as long as no record comes between them: reads are recorded a little later, the last of them those of the logs.
+	harness.Eventually(w.t, "the log has what was read", func() error {
+		if more := logReads() - before; more != 4 {
+			return fmt.Errorf("it has %d more reads of logs", more)
+		}
+		return nil
+	})
 	f.durward("audit", "export", w.Path("log.jsonl"))
 	f.durward("audit", "verify", "--offline", w.Path("log.jsonl"))
 	f.durward("audit", "verify", "--offline", w.Path("log.jsonl"), "--trust", w.Path("trust"))
