@@ -106,7 +106,16 @@ func (a *Authority) finish(key string, f *execution) {
 
 // execute takes a verified grant to its outcome. ctx outlives the caller, whose own context only says whether anybody still
 // waits.
-func (a *Authority) execute(ctx, caller context.Context, c *call, handler grpc.UnaryHandler) answer {
+func (a *Authority) execute(ctx, caller context.Context, c *call, handler grpc.UnaryHandler) (ended answer) {
+	// No caller's arguments may end the process. What panics once the key is given away does: its next start finds out what was done.
+	untouched := true
+	defer func() {
+		if untouched {
+			if p := recover(); p != nil {
+				ended = answer{err: a.panicked(ctx, c, p)}
+			}
+		}
+	}()
 	known, err := a.cfg.Store.Lookup(ctx, c.key)
 	if err != nil {
 		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
@@ -127,10 +136,13 @@ func (a *Authority) execute(ctx, caller context.Context, c *call, handler grpc.U
 	if err := a.Compare(ctx); err != nil {
 		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_AUDIT_UNAVAILABLE, fmt.Errorf("the state is not held against the log yet: %w", err))}
 	}
-	if err := a.witnessed(c); err != nil {
-		return answer{err: a.refuseWith(ctx, c, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayUnwitnessed, fault.WithCause(err)))}
+	if a.cfg.Witnessed != nil && !c.tool.Relieves {
+		if err := a.cfg.Witnessed(); err != nil {
+			return answer{err: a.refuseWith(ctx, c, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayUnwitnessed, fault.WithCause(err)))}
+		}
 	}
 	c.fence = a.fence.Load()
+	untouched = false
 	if err := a.redeem(ctx, c); err != nil {
 		if fault.Is(err, callv1.Code_CODE_ALREADY_SPENT) {
 			a.release(ctx, c)
@@ -141,14 +153,6 @@ func (a *Authority) execute(ctx, caller context.Context, c *call, handler grpc.U
 		return answer{err: err}
 	}
 	return a.act(ctx, c, handler)
-}
-
-// witnessed returns an error for a change that has to wait for witnesses.
-func (a *Authority) witnessed(c *call) error {
-	if a.cfg.Witnessed == nil || c.tool.Relieves {
-		return nil
-	}
-	return a.cfg.Witnessed()
 }
 
 // release tells the vault that a key which it spent, and which was never spent here, will have no outcome: the answer to
@@ -382,8 +386,7 @@ func milliseconds(d time.Duration) uint32 {
 func (a *Authority) run(ctx context.Context, c *call, request proto.Message, handler grpc.UnaryHandler) (response proto.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			a.cfg.Logger.ErrorContext(ctx, "a tool's handler panicked", "tool", c.tool.Name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			response, err = nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal)
+			response, err = nil, a.panicked(ctx, c, p)
 		}
 	}()
 	got, err := handler(ctx, request)
@@ -395,6 +398,12 @@ func (a *Authority) run(ctx context.Context, c *call, request proto.Message, han
 		return nil, errors.New("a tool's response is not a message")
 	}
 	return response, nil
+}
+
+// panicked logs what panicked in a deferred function's recovery, and returns what the caller is told.
+func (a *Authority) panicked(ctx context.Context, c *call, p any) error {
+	a.cfg.Logger.ErrorContext(ctx, "a tool's call panicked", "tool", c.tool.Name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal)
 }
 
 // digest returns SHA-256 of the response's RFC 8785 form, and the wire form of what is kept of it for a replay.

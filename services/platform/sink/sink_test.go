@@ -335,6 +335,22 @@ func TestAPanicInAHandlerIsAnOutcome(t *testing.T) {
 	}
 }
 
+// breaks is a host whose look at what a call acts on panics.
+type breaks struct{ plain }
+
+func (breaks) Subject(context.Context, contract.Tool, proto.Message) (*callv1.Subject, error) {
+	panic("/secret")
+}
+
+// TestAPanicBeforeTheHandlerRefuses: nothing was spent, and the process goes on.
+func TestAPanicBeforeTheHandlerRefuses(t *testing.T) {
+	a, store, _ := newAuthority(t, platformtest.New(t))
+	ended := a.execute(t.Context(), t.Context(), &call{subjects: breaks{}, grant: &callv1.Grant{}}, nil)
+	if !fault.Is(ended.err, callv1.Code_CODE_INTERNAL) || strings.Contains(ended.err.Error(), "secret") || len(store.entries) != 0 {
+		t.Errorf("ended with %v; spent is %v", ended.err, store.entries)
+	}
+}
+
 // TestHowACallEndedIsRecorded: one that did not end in its time is told from one that failed. A reason that is longer than a record may hold
 // is cut, since a record that audit refuses is none.
 func TestHowACallEndedIsRecorded(t *testing.T) {
