@@ -179,7 +179,7 @@ var meanwhile = map[callv1.Code]string{
 	callv1.Code_CODE_AUDIT_UNAVAILABLE: "Nothing is changed while Durward cannot record it. Ask the operator to run: durward status",
 	callv1.Code_CODE_UNAVAILABLE:       "A part of Durward does not answer. Ask the operator to run: durward status",
 	callv1.Code_CODE_TIMEOUT:           "A part of Durward does not answer in time. Ask the operator to run: durward status",
-	callv1.Code_CODE_HALTED:            "An operator halted every change. Only the operator can end that, with: durward resume",
+	callv1.Code_CODE_HALTED:            "Every change is halted. Only the operator can end that, with: durward resume",
 	callv1.Code_CODE_SEALED:            "The stored credentials are needed for this, and the operator has to unseal them first: durward vault unseal",
 	callv1.Code_CODE_MUTED:             "The operator does not want to be asked by this client for now, and nothing was done. Do not retry before error.retry_after_s is over.",
 	callv1.Code_CODE_TOO_MANY_PENDING:  "Too many requests wait for a decision. Ask the operator to run: durward approvals",
@@ -208,7 +208,7 @@ func Fault(requestID string, f *fault.Error) *Envelope {
 
 // openings are the words that begin sentences of ours. Another first word may be an id or the name of an argument.
 var openings = []string{
-	"a", "an", "another", "halted", "internal", "it", "its", "no", "nobody", "not", "nothing", "one", "only", "others", "reading", "that", "the",
+	"a", "all", "an", "another", "everything", "halted", "internal", "it", "its", "no", "nobody", "not", "nothing", "one", "only", "others", "reading", "that", "the",
 	"there", "these", "this", "too", "what", "who", "whom",
 }
 

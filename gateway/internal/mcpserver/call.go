@@ -307,7 +307,7 @@ func (s *Server) settle(ctx context.Context, call *httpfront.Call, id string, ex
 	case vaultv1.OperationState_OPERATION_STATE_EXPIRED:
 		why := fault.New(callv1.Code_CODE_EXPIRED, "nobody decided on the request in time, and nothing was done; ask again if it is still wanted")
 		if state.GetHalted() {
-			why = fault.New(callv1.Code_CODE_HALTED, "an operator halted everything, and nothing was done; ask again when that is over")
+			why = fault.New(callv1.Code_CODE_HALTED, "everything was halted, and nothing was done; ask again when that is over")
 			why.Retryable = true
 		}
 		out := envelope.Fault(call.RequestID, why)

@@ -324,7 +324,7 @@ func (c *Client) wait(ctx context.Context, tool contract.Tool, operationID strin
 			return fault.New(callv1.Code_CODE_UNKNOWN_OUTCOME, "the call was approved and begun, and how it ended is not told to this session")
 		default:
 			if stands.GetHalted() {
-				return fault.New(callv1.Code_CODE_HALTED, "an operator halted everything, and nothing was done; ask again when that is over")
+				return fault.New(callv1.Code_CODE_HALTED, "everything was halted, and nothing was done; ask again when that is over")
 			}
 			return fault.New(callv1.Code_CODE_EXPIRED, "nobody decided on the call in time, or it was taken back")
 		}

@@ -229,7 +229,7 @@ func parse(raw []byte, into proto.Message) error {
 const (
 	sayAudit       = "nothing can be recorded, so nothing was done; an operator must bring the audit log back"
 	sayUnwitnessed = "no quorum of witnesses has cosigned the audit log lately, so nothing was done; only what takes load off the host goes on"
-	sayCutOff      = "an operator halted all changes while this was under way, and its connection was closed; look at the state before you ask again"
+	sayCutOff      = "all changes were halted while this was under way, and its connection was closed; look at the state before you ask again"
 	sayUntokenised = "the vault cannot look through the answer for secrets now; ask again"
 	sayUnknown     = "the process was interrupted while it did this; look at the state before you ask again"
 )
@@ -239,7 +239,7 @@ var sentences = map[callv1.Code]string{
 	callv1.Code_CODE_CONFLICT:          "what the call acts on is not what was approved; ask again",
 	callv1.Code_CODE_UNAVAILABLE:       "the vault cannot be reached, so nothing was done",
 	callv1.Code_CODE_AUDIT_UNAVAILABLE: sayAudit,
-	callv1.Code_CODE_HALTED:            "an operator halted all changes; nothing was done",
+	callv1.Code_CODE_HALTED:            "all changes are halted; nothing was done",
 	callv1.Code_CODE_EXPIRED:           "the approval has expired; ask again",
 	callv1.Code_CODE_ALREADY_SPENT:     "the approval was used before, and nothing was done now; ask again",
 	callv1.Code_CODE_UNKNOWN_OUTCOME:   sayUnknown,

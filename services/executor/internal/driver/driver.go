@@ -95,7 +95,7 @@ const (
 	CauseContainer      = "the container is wider than what is allowed"
 	CauseNoManager      = "its manager (systemd or Docker) does not answer"
 	CauseStillHeld      = "GPU memory was not given back"
-	CauseHalted         = "an operator halted the host"
+	CauseHalted         = "the host was halted"
 	CauseRestartLimit   = "it ended by itself too often"
 	CauseNoSleep        = "its engine did not go to sleep"
 	CauseNoWake         = "its engine did not wake"

@@ -43,7 +43,7 @@ func TestExplain(t *testing.T) {
 			"in other words [r-1]\n  Make room; all goes on by itself. Which disk it is: durward status\n"},
 		{"audit's full disk", fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "in other words", fault.WithDiskFull()), ExitUnreachable, "Make room"},
 		{"audit", fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "nothing can be recorded"), ExitUnreachable, "nothing can be recorded [r-1]"},
-		{"halted", fault.New(callv1.Code_CODE_HALTED, "an operator has halted everything"), ExitDenied, "durward resume"},
+		{"halted", fault.New(callv1.Code_CODE_HALTED, "everything is halted"), ExitDenied, "durward resume"},
 		{"denied", fault.New(callv1.Code_CODE_DENIED, "not allowed"), ExitDenied, "not allowed [r-1]"},
 		{"bad input", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "does not match", fault.WithField("service_id"), fault.WithSuggestions("demo-chat")), ExitUsage,
 			"durward: service_id: does not match\n  Did you mean demo-chat?\n"},

@@ -1,4 +1,4 @@
-// Package halt is the vault's switch: the epoch, and whether an operator has halted everything. It is durable, and
+// Package halt is the vault's switch: the epoch, and whether everything is halted. It is durable, and
 // what passes through Within is on one side of a halt or the other, never across it.
 //
 // Halting needs no statement, since stopping is always safe; resuming does, and the server checks it.
@@ -134,5 +134,5 @@ func (s *Switch) Resume(ctx context.Context, halted, epoch uint64, used store.Us
 }
 
 func errHalted() error {
-	return fault.New(callv1.Code_CODE_HALTED, "an operator has halted everything; reading goes on")
+	return fault.New(callv1.Code_CODE_HALTED, "everything is halted; reading goes on")
 }

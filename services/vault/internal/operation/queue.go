@@ -410,7 +410,7 @@ func (q *Queue) holds(o *store.Operation) ([]*callv1.HumanStatement, error) {
 }
 
 // reasonHalted is why what was asked for before a halt does not run.
-const reasonHalted = "an operator halted everything, and nothing was done; ask again when that is over"
+const reasonHalted = "everything was halted, and nothing was done; ask again when that is over"
 
 // Halted reports whether it was a halt that ended the operation.
 func Halted(o *store.Operation) bool { return o.State == expired && o.DecisionReason == reasonHalted }

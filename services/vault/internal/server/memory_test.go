@@ -167,7 +167,7 @@ func TestALateLossEndsWhatAHaltEnds(t *testing.T) {
 	}
 	v.knows(chronicle{control: recorder.Control{Index: 3, Epoch: 6}})
 	v.must(v.server.Compare(t.Context()))
-	if ended := v.audit.of(auditv1.Kind_KIND_STANDING_ENDED); len(ended) != 1 || ended[0].GetBody().GetReason() != "an operator halted everything" {
+	if ended := v.audit.of(auditv1.Kind_KIND_STANDING_ENDED); len(ended) != 1 || ended[0].GetBody().GetReason() != "everything was halted" {
 		t.Errorf("what stood: %v", ended)
 	}
 	if _, active := v.server.Desktop.Active(opened.GetSession()); active {

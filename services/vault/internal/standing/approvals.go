@@ -148,7 +148,7 @@ const (
 	whyRestart = "the vault was restarted"
 	whyTime    = "its time is over"
 	whyUses    = "it was used up"
-	whyHalt    = "an operator halted everything"
+	whyHalt    = "everything was halted"
 	whySession = "its session ended"
 	whyClient  = "its client is not let in any more"
 	whySigner  = "the key that signed it is no operator's any more"

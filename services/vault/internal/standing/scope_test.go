@@ -339,7 +339,7 @@ func TestEnds(t *testing.T) {
 		"a halt": {func(w *world, _ string, _ *session.Session, _ string) {
 			_, err := w.halt.Halt(context.Background(), "alice", "", w.Now())
 			w.must(err)
-		}, "an operator halted everything"},
+		}, "everything was halted"},
 		"the session's close":  {func(w *world, handle string, _ *session.Session, _ string) { w.sessions.Close(handle) }, "its session ended"},
 		"the session's idling": {func(w *world, _ string, _ *session.Session, _ string) { w.advance(session.IdleTimeout) }, "its session ended"},
 		"a revoked client": {func(w *world, _ string, _ *session.Session, _ string) {

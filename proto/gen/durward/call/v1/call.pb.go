@@ -108,7 +108,7 @@ const (
 	Code_CODE_UNAVAILABLE Code = 8
 	// Nothing can be recorded, therefore nothing is done.
 	Code_CODE_AUDIT_UNAVAILABLE Code = 9
-	// An operator halted everything.
+	// Everything is halted.
 	Code_CODE_HALTED  Code = 10
 	Code_CODE_EXPIRED Code = 11
 	// The grant was spent, and no outcome is known here.
