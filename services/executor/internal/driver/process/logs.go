@@ -120,7 +120,11 @@ func appendLog(file string, p []byte, limit int64) error {
 		if err != nil {
 			return err
 		}
-		n, err := out.Write(p[:min(int64(len(p)), limit-info.Size())])
+		room := limit - info.Size()
+		if room <= 0 {
+			return errors.New("the log was taken away while it was opened") // and what was emptied is another
+		}
+		n, err := out.Write(p[:min(int64(len(p)), room)])
 		if p = p[n:]; err != nil {
 			return err
 		}

@@ -633,6 +633,40 @@ func TestALogIsBoundedAsItIsWritten(t *testing.T) {
 	}
 }
 
+// TestALogThatIsTakenAway: a keeper that had opened it drops what it had to write, and makes a new one of what comes next.
+func TestALogThatIsTakenAway(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "demo.log")
+	must(t, os.WriteFile(file, []byte("full"), 0o600))
+	release, err := locked(file)
+	must(t, err)
+	written := make(chan error, 1)
+	go func() { written <- appendLog(file, []byte("more"), 4) }()
+	eventually(t, "the keeper has it open too", func() bool {
+		open := 0
+		fds, _ := filepath.Glob("/proc/self/fd/*")
+		for _, fd := range fds {
+			if name, err := os.Readlink(fd); err == nil && name == file {
+				open++
+			}
+		}
+		return open == 2
+	})
+	must(t, os.Remove(file))
+	release()
+	select {
+	case err := <-written:
+		if err == nil {
+			t.Error("what is gone was written")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the keeper never ends")
+	}
+	must(t, appendLog(file, []byte("next"), 4))
+	if got, err := os.ReadFile(file); string(got) != "next" {
+		t.Errorf("the new log holds %q, %v", got, err)
+	}
+}
+
 // The last words of a program are in its log when it counts as ended, and an executor that ends takes no log with it.
 func TestALogOutlivesTheExecutor(t *testing.T) {
 	dir := t.TempDir()
