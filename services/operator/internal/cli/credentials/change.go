@@ -269,7 +269,7 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 		return nil, cli.Usage("--header, --scheme and --body go with --origin, --unattended with services.", "the flags do not fit together")
 	case toServers && len(g.agents) > 0:
 		return nil, cli.Usage("Say in clients.yaml which clients may call it.", "--agent does not go with --server: an MCP server has the credential for every client that calls it")
-	case g.lasts < 0:
+	case said("for") && g.lasts <= 0:
 		return nil, cli.Usage("--for 720h", "a grant lasts for a time that is to come")
 	}
 	to := &statement.CredentialGrants{Sink: s.Config.Executor.Identity}

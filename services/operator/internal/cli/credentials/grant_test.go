@@ -42,3 +42,15 @@ func TestWhatHasEndedIsNotGrantedAnew(t *testing.T) {
 		}
 	}
 }
+
+// TestAGrantLastsForATimeToCome: no time at all is none of them, and keeps no end that another grant has.
+func TestAGrantLastsForATimeToCome(t *testing.T) {
+	a := &app{App: &cli.App{Now: time.Now}}
+	s := &cli.Session{Config: installdir.Config{Executor: config.Peer{Identity: "spiffe://durward.local/executor/local"}}}
+	for _, lasts := range []time.Duration{0, -time.Hour} {
+		to, err := a.granted(t.Context(), s, &vaultv1.Credential{}, []string{"demo"}, grant{lasts: lasts}, func(flag string) bool { return flag == "for" })
+		if err == nil || !strings.Contains(err.Error(), "to come") {
+			t.Errorf("%s: %+v, %v", lasts, to, err)
+		}
+	}
+}
