@@ -165,6 +165,9 @@ func TestAPageIsFetchedByItsDomain(t *testing.T) {
 			t.Errorf("%s: %s", url, e.Raw)
 		}
 	}
+	if text := h.Durward("egress", "test", "docs.example"); !strings.Contains(text, "docs.example:443") || !strings.Contains(text, "asks") {
+		t.Errorf("a name without a scheme: %s", text)
+	}
 	if text := h.Durward("egress", "test", "http://10.0.0.1/"); !strings.Contains(text, "refused") || !strings.Contains(text, "address") {
 		t.Errorf("test of a private address says %q", text)
 	}

@@ -379,14 +379,16 @@ func entry(domain string, clients, agents []string) string {
 func (a *app) testCommand() *cobra.Command {
 	r := &egressv1.TestURLRequest{}
 	cmd := &cobra.Command{
-		Use:               "test URL",
+		Use:               "test URL|NAME",
 		Short:             "What would become of a request, and by which rule",
-		Long:              "Asks egress what it would do with a URL. No name is looked up and nothing is dialled.",
+		Long:              "Asks egress what it would do with a URL; a name alone means https. No name is looked up and nothing is dialled.",
 		Example:           "  durward egress test https://docs.example/page --client cursor",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			r.Url, r.User = args[0], userOf(s.Config.Clients, r.GetClient())
+			if r.Url, r.User = args[0], userOf(s.Config.Clients, r.GetClient()); !strings.Contains(r.GetUrl(), "://") {
+				r.Url = "https://" + r.GetUrl()
+			}
 			return a.test(ctx, s, r)
 		}),
 	}
