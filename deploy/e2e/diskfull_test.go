@@ -131,6 +131,16 @@ func TestFullDisk(t *testing.T) {
 	if now := c.kept(t); now >= full {
 		t.Errorf("%d bytes are kept of %d: the disk was not full", now, full)
 	}
+	for _, role := range []string{harness.Audit, harness.Vault, harness.Executor} {
+		harness.Eventually(t, role+"'s metrics say whether its disk is full", func() error {
+			info, err := os.Stat(c.Path("state", role, reserve.File))
+			must(t, err)
+			if says := value(scrape(t, c.Host, role)["durward_disk_full"], nil); (says == 1) != (info.Size() < reserve.Default) {
+				return fmt.Errorf("%v, and it keeps %d bytes", says, info.Size())
+			}
+			return nil
+		})
+	}
 
 	spooled := value(scrape(t, c.Host, harness.Vault)["durward_recorder_spool_records"], nil)
 	alone, _ := c.Strain(func() { c.Run("", "status") }) // as long as a program that asks every process takes now

@@ -598,7 +598,7 @@ func TestMetrics(t *testing.T) {
 		harness.Vault: {
 			"durward_vault_operations": {"state"}, "durward_vault_oldest_pending_age_seconds": nil, "durward_vault_authorisations_total": {"decision"},
 			"durward_vault_decisions_total": {"decision", "result"}, "durward_vault_redemptions_total": {"result"}, "durward_vault_sessions": nil,
-			"durward_vault_session_openings_total": {"result"}, "durward_vault_waits_held": nil, "durward_vault_pending_limit": nil, "durward_halted": nil,
+			"durward_vault_session_openings_total": {"result"}, "durward_vault_waits_held": nil, "durward_vault_pending_limit": nil, "durward_halted": nil, "durward_disk_full": nil,
 		},
 		harness.Executor: {
 			"durward_executor_call_duration_seconds": {"status", "tool"}, "durward_executor_refused_total": {"code", "permission"},
@@ -607,14 +607,14 @@ func TestMetrics(t *testing.T) {
 			"durward_gpu_memory_used_bytes": {"gpu", "gpu_uuid"}, "durward_gpu_memory_total_bytes": {"gpu", "gpu_uuid"},
 			"durward_gpu_memory_free_bytes": {"gpu", "gpu_uuid"}, "durward_gpu_memory_foreign_bytes": {"gpu", "gpu_uuid"},
 			"durward_gpu_temperature_celsius": {"gpu", "gpu_uuid"}, "durward_gpu_driver_up": nil,
-			"durward_executor_calls_in_flight": nil, "durward_halted": nil,
+			"durward_executor_calls_in_flight": nil, "durward_halted": nil, "durward_disk_full": nil,
 		},
 		harness.Egress: {
-			"durward_egress_refused_total": {"code", "permission"}, "durward_egress_calls_in_flight": nil, "durward_egress_requests_total": {"result", "rule"},
+			"durward_egress_refused_total": {"code", "permission"}, "durward_egress_calls_in_flight": nil, "durward_egress_requests_total": {"result", "rule"}, "durward_disk_full": nil,
 		},
 		harness.Audit: {
 			"durward_audit_append_duration_seconds": {"status"}, "durward_audit_records_total": {"kind"}, "durward_audit_log_records": nil,
-			"durward_audit_log_bytes": nil, "durward_audit_log_growth_bytes_per_day": nil, "durward_audit_log_writable": nil, "durward_audit_log_leads": nil, "durward_audit_requests_waiting": nil, "durward_audit_requests_waiting_limit": nil, "durward_audit_disk_free_bytes": nil, "durward_audit_disk_bytes": nil,
+			"durward_audit_log_bytes": nil, "durward_audit_log_growth_bytes_per_day": nil, "durward_audit_log_writable": nil, "durward_audit_log_leads": nil, "durward_audit_requests_waiting": nil, "durward_audit_requests_waiting_limit": nil, "durward_audit_disk_free_bytes": nil, "durward_audit_disk_bytes": nil, "durward_disk_full": nil,
 		},
 	}
 	recorder := map[string][]string{

@@ -117,6 +117,11 @@ func (t *Telemetry) WatchRecorder(r Recorder) {
 	t.Gauge("durward_recorder_audit_reachable", "1 while the audit log's newest answer came and stood up to verification, else 0.", func() float64 { return truth(r.Reachable()) })
 }
 
+// WatchDisk adds the metric of the disk of the process's state; full is reserve.Reserve's InUse.
+func (t *Telemetry) WatchDisk(full func() bool) {
+	t.Gauge("durward_disk_full", "1 while the disk of the process's state is full and only what takes load off the host goes on, else 0.", func() float64 { return truth(full()) })
+}
+
 // ObserveAppend notes how long the audit log took for one batch; it is the recorder's OnAppend.
 func (t *Telemetry) ObserveAppend(d time.Duration) { t.appends.Observe(d.Seconds()) }
 

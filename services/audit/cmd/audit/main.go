@@ -161,6 +161,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		}
 		return forwarding.Behind(history.Size(), time.Now())
 	}
+	tel.WatchDisk(diskReserve.InUse)
 	tel.Gauge("durward_audit_forward_lag_records", "Records that are not yet at the destination, of those that the relay forwards to, which has the fewest.", func() float64 {
 		records, _ := behind()
 		return float64(records)

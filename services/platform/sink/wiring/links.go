@@ -131,6 +131,7 @@ func Open(ctx context.Context, cfg Config) (l *Links, err error) {
 		return l.Log.Close(ctx)
 	})
 	l.Telemetry.WatchRecorder(l.Log)
+	l.Telemetry.WatchDisk(l.Reserve.InUse)
 	return l, nil
 }
 

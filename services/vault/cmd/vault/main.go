@@ -159,6 +159,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		err = errors.Join(err, records.Close(last))
 	}()
 	tel.WatchRecorder(records)
+	tel.WatchDisk(diskReserve.InUse)
 	return ground{
 		settings: s, self: self, roots: roots, tel: tel, security: options, clients: registry, grants: grants, state: state, reserve: diskReserve,
 		records: records, log: journal.New(records, time.Now, logger), logger: logger,
