@@ -317,7 +317,7 @@ func (a *App) Confirm(ctx context.Context, question string, yes bool) error {
 		return nil
 	}
 	if !output.IsTerminal(a.Streams.In) {
-		return Denied("At a terminal run the same command; in a script that a human started, add --yes.", "there is no terminal to ask at")
+		return Denied("At a terminal run the same command; in a script that a human started, add --yes.", "there is no terminal to ask at: %s", question)
 	}
 	answer, _ := a.Ask(ctx, question+" [y/N] ") // what cannot be read is not a yes
 	switch strings.ToLower(answer) {
